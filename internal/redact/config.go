@@ -193,7 +193,7 @@ func secretKeys() []string {
 		"cadastre.instanceid", "cadastre.interfaces.checkpoint", "cadastre.interfaces.export",
 		"cadastre.rest.cert", "cadastre.rest.key", "cadastre.rest.clientca",
 		"cadastre.metrics.cert", "cadastre.metrics.key", "cadastre.metrics.clientca",
-		"nodeconfig[].nodename", "cadastre.underlay.interface",
+		"nodeconfig[].nodename", "cadastre.underlay.interface", "cadastre.vpp.interface",
 	}
 }
 
@@ -219,6 +219,7 @@ func forms() map[string]form {
 		"ipamconfig.hostnodesubnetcidr": prefixes,
 
 		"nodetonodetransport": words("vxlan", "srv6", "nooverlay"),
+		"interfacerxmode":     words("default", "polling", "interrupt", "adaptive"),
 
 		"nodeconfig[].mainvppinterface.ip": prefixes,
 		"nodeconfig[].gateway":             prefixes,
@@ -230,13 +231,16 @@ func forms() map[string]form {
 		"cadastre.kvdb.endpoints[]":    endpoint,
 		"cadastre.kvdb.prefix":         words("/cadastre/"),
 		"cadastre.docker.socket":       words("/run/docker/plugins/cadastre.sock"),
-		"cadastre.dataplane":           words("none", "linux"),
+		"cadastre.dataplane":           words("none", "linux", "vpp"),
 		"cadastre.transport":           words("none", "nodeip", "hostgw", "vxlan", "wireguard"),
 		"cadastre.routes":              words("none", "hostgw", "nodeip"),
 		"cadastre.underlay.cidrs[]":    prefixes,
 		"cadastre.cni.confdir":         words("/etc/cni/net.d"),
 		"cadastre.cni.network":         words("cadastre"),
 		"cadastre.cni.bindir":          words("/opt/cni/bin"),
+		"cadastre.vpp.socket":          words("/run/vpp/api.sock"),
+		"cadastre.vpp.podlink":         words("af_packet", "memif"),
+		"cadastre.vpp.memifdir":        words("/run/vpp/memif"),
 		"cadastre.rest.listen":         listen,
 		"cadastre.metrics.listen":      listen,
 		"cadastre.log.level":           words("debug", "info", "warn", "error"),
