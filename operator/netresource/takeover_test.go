@@ -272,9 +272,10 @@ func TestAProviderIsReadAgain(t *testing.T) {
 		g, gvr := NewWithT(t), v1alpha1.Resource(v1alpha1.NetResourceSets)
 		server := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{gvr: "NetResourceSetList"})
 		cc, config := defaults()
-		reads, refused := 0, true
+		var reads atomic.Int64
+		var serves atomic.Bool
 		cc.Fault = func(memcloud.Call) memcloud.Fault {
-			if reads++; refused {
+			if reads.Add(1); !serves.Load() {
 				return memcloud.Refuse
 			}
 			return memcloud.None
@@ -289,8 +290,8 @@ func TestAProviderIsReadAgain(t *testing.T) {
 		rest(10 * time.Minute)
 		g.Expect(ended).NotTo(Receive())
 		g.Expect(m.InstancesAPIIsReady()).To(BeFalse())
-		g.Expect(reads).To(And(BeNumerically(">", 20), BeNumerically("<", 100)), "the waits grow to a limit")
-		refused = false
+		g.Expect(reads.Load()).To(And(BeNumerically(">", 20), BeNumerically("<", 100)), "the waits grow to a limit")
+		serves.Store(true)
 		rest(time.Minute)
 		g.Expect(m.InstancesAPIIsReady()).To(BeTrue())
 		cancel()
