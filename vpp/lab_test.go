@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -24,15 +25,27 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 	"github.com/cadastre/cadastre/vpp"
 	"github.com/cadastre/cadastre/vpp/vppmodel"
+	"github.com/cadastre/cadastre/vpp/vpptest"
 )
 
-// lab is a node with a network namespace of its own, and a model of VPP.
+// vswitch is the VPP of a test: a model, or a real one.
+type vswitch interface {
+	Dump() string
+	RemoveInterface(name string) bool
+	Foreign(address, dst netip.Prefix)
+	ForeignPacketLink(link string)
+	ForeignTunnel(instance uint32)
+	ForeignBridge(id uint32)
+}
+
+// lab is a node with a network namespace of its own, and a VPP.
 type lab struct {
 	Gomega
+	vswitch
 	t     testing.TB
 	host  *netlab.Namespace
 	pods  []*netlab.Namespace
-	model *vppmodel.Model
+	model *vppmodel.Model // nil: VPP is a real one
 	opt   vpp.Options
 	*node
 }
@@ -43,31 +56,75 @@ type node struct {
 	descriptors []southbound.Descriptor
 }
 
+// needsModel skips a test that the VPP at VPP_API_SOCKET cannot have.
+func needsModel(t testing.TB, why string) {
+	t.Helper()
+	if os.Getenv(vpptest.SocketEnv) != "" {
+		t.Skipf("NOT RUN on the VPP at %s, only on the model: %s", vpptest.SocketEnv, why)
+	}
+}
+
+// newLab returns a lab with the VPP at VPP_API_SOCKET, or with a model of one.
 func newLab(t testing.TB) *lab {
 	t.Helper()
 	if err := netlab.Try(); err != nil {
 		t.Skipf("NOT RUN: this process cannot make network namespaces: %v", err)
 	}
-	l := &lab{Gomega: NewWithT(t), t: t, model: vppmodel.New()}
-	l.host = l.namespace()
+	l := &lab{Gomega: NewWithT(t), t: t}
+	if running := vpptest.Attach(t); running != nil {
+		l.onReal(running)
+	} else {
+		l.onModel()
+	}
 	for range 3 {
 		l.pods = append(l.pods, l.namespace())
 	}
+	l.opt.Namespace = l.host.Path()
+	l.opt.Main = vpp.MainInterface{Name: "eth1", Gateways: []netip.Addr{netip.MustParseAddr("192.168.16.100")}}
+	l.start()
+	t.Cleanup(func() { _ = l.scheduler.Close() })
+	return l
+}
+
+// onModel makes a namespace and a model of VPP.
+func (l *lab) onModel() {
+	l.t.Helper()
+	l.host, l.model = l.namespace(), vppmodel.New()
+	l.vswitch = l.model
 	l.must(l.host.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1"}, PeerName: "wire"})
 	}))
 	l.model.LinksOf(func(name string) bool {
 		return l.host.Do(func() error { _, err := netlink.LinkByName(name); return err }) == nil
 	})
-	l.opt = vpp.Options{
-		Socket:    "/run/model.sock",
-		Open:      func(context.Context) (vpp.Transport, error) { return l.model.Adapter(), nil },
-		Namespace: l.host.Path(),
-		Main:      vpp.MainInterface{Name: "eth1", Gateways: []netip.Addr{netip.MustParseAddr("192.168.16.100")}},
+	l.opt.Socket = "/run/model.sock"
+	l.opt.Open = func(context.Context) (vpp.Transport, error) { return l.model.Adapter(), nil }
+}
+
+// onReal takes a real VPP with its namespace. The agent's objects end with the test.
+func (l *lab) onReal(running *vpptest.Running) {
+	l.t.Helper()
+	l.vswitch, l.host = running, running.Namespace()
+	running.AddLink("eth1")
+	l.opt.Socket = running.Socket()
+	l.t.Cleanup(func() {
+		l.start()
+		if err := l.resync(wanted{}); err != nil {
+			l.t.Errorf("remove all values from VPP: %v", err)
+		}
+		_ = l.scheduler.Close() // nothing is left to tell
+	})
+}
+
+// empty takes all objects from VPP, and starts another process. The model is restarted for this.
+func (l *lab) empty() {
+	l.t.Helper()
+	if l.model != nil {
+		l.model.Restart()
+	} else {
+		l.must(l.resync(wanted{}))
 	}
-	l.start()
-	t.Cleanup(func() { _ = l.scheduler.Close() })
-	return l
+	l.restart()
 }
 
 func (l *lab) must(err error) {
@@ -149,7 +206,7 @@ func (l *lab) inspect(w wanted) {
 		l.Expect(proto.Equal(found[key], m)).To(BeTrue(), "%s is %v, not %v", key, found[key], m)
 		delete(found, key)
 	}
-	l.Expect(found).To(BeEmpty(), l.model.Dump())
+	l.Expect(found).To(BeEmpty(), l.Dump())
 }
 
 // values of a node with pods, a peer, a custom network and NAT.

@@ -305,12 +305,16 @@ func (x *change) create(l *link) (*actual, error) {
 		mac:        l.mac,
 		addresses:  map[netip.Prefix]bool{},
 		lender:     none,
-		neighbours: map[netip.Addr]mac{},
+		neighbours: x.st.neighboursOf(index),
 		macs:       map[mac]bool{},
 	}
 	if l.kind == vxlanLink {
 		a.tunnel = l.ends()
 	}
+	if old := x.st.links[index]; old != nil {
+		x.st.forget(old) // another program has removed it
+	}
+	delete(x.st.strays, index)
 	err = x.do("set tag", &interfaces.SwInterfaceTagAddDel{
 		IsAdd:     true,
 		SwIfIndex: interface_types.InterfaceIndex(index),
@@ -321,7 +325,18 @@ func (x *change) create(l *link) (*actual, error) {
 	}
 	a.tag = l.fullTag()
 	x.st.note(a)
-	return a, nil
+	return a, x.removeStrays(a)
+}
+
+// removeStrays removes the neighbours that a new interface has from one that had its index:
+// VPP keeps those of an interface that another program removes.
+func (x *change) removeStrays(a *actual) error {
+	for ip, m := range a.neighbours {
+		if err := x.changeNeighbour(a, ip, m, false); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const (

@@ -25,7 +25,7 @@ func TestATunnelFollowsItsEnds(t *testing.T) {
 	m.Underlay = []string{"192.168.16.98"}
 	w["tunnel/6"] = m
 	l.must(l.update(false, "tunnel/6", m))
-	l.Expect(l.model.Dump()).To(ContainSubstring("192.168.16.5-192.168.16.98"))
+	l.Expect(l.Dump()).To(ContainSubstring("192.168.16.5-192.168.16.98"))
 	l.inspect(w)
 
 	m = proto.Clone(m).(*kv.NodeTunnel)
@@ -33,14 +33,14 @@ func TestATunnelFollowsItsEnds(t *testing.T) {
 	w["tunnel/6"] = m
 	l.restart() // another process learns it
 	l.must(l.resync(w))
-	l.Expect(l.model.Dump()).To(ContainSubstring("192.168.16.5-192.168.16.97"))
+	l.Expect(l.Dump()).To(ContainSubstring("192.168.16.5-192.168.16.97"))
 
 	own := proto.Clone(w[kv.SinkNode]).(*kv.NodeNetwork)
 	own.NodeIps, own.Underlay = []string{"192.168.16.55/24"}, []string{"192.168.16.55"}
 	w[kv.SinkNode] = own
 	l.must(l.resync(w))
-	l.Expect(l.model.Dump()).To(ContainSubstring("192.168.16.55-192.168.16.97"))
-	l.Expect(l.model.Dump()).NotTo(ContainSubstring("192.168.16.5-"))
+	l.Expect(l.Dump()).To(ContainSubstring("192.168.16.55-192.168.16.97"))
+	l.Expect(l.Dump()).NotTo(ContainSubstring("192.168.16.5-"))
 }
 
 // A node gets another ID. No MAC of its old one stays in the bridge domain.
@@ -110,8 +110,7 @@ func TestTheNodeMovesToAnotherID(t *testing.T) {
 func (l *lab) sameAsFresh(w wanted) {
 	l.t.Helper()
 	have := l.objects()
-	l.model.Restart()
-	l.restart()
+	l.empty()
 	l.must(l.resync(w))
 	fresh := l.objects()
 	for _, line := range fresh {

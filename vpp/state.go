@@ -105,7 +105,10 @@ type state struct {
 	byName  map[string]*actual
 	tables  map[tableID]string // all, with their names
 	domains map[uint32]actualDomain
-	routes  map[place]path // own ones
+	// strays holds the neighbours of interfaces that are gone, by index: VPP gives them to the
+	// next interface with that index.
+	strays map[uint32]map[netip.Addr]mac
+	routes map[place]path // own ones
 
 	natPlugin  bool // the plugin is loaded
 	natEnabled bool
@@ -143,6 +146,7 @@ func (c *client) read(ctx context.Context, s *session) (*state, error) {
 		byName:     map[string]*actual{},
 		tables:     map[tableID]string{},
 		domains:    map[uint32]actualDomain{},
+		strays:     map[uint32]map[netip.Addr]mac{},
 		routes:     map[place]path{},
 		natOutput:  map[uint32]bool{},
 		natAddress: map[uint32]bool{},
@@ -259,9 +263,8 @@ func (st *state) add(m api.Message) {
 			a.addresses[p] = true
 		}
 	case *ip_neighbor.IPNeighborDetails:
-		a := st.links[uint32(m.Neighbor.SwIfIndex)]
-		if a != nil && m.Neighbor.Flags&ip_neighbor.IP_API_NEIGHBOR_FLAG_STATIC != 0 {
-			a.neighbours[addrOf(m.Neighbor.IPAddress)] = m.Neighbor.MacAddress
+		if m.Neighbor.Flags&ip_neighbor.IP_API_NEIGHBOR_FLAG_STATIC != 0 {
+			st.neighboursOf(uint32(m.Neighbor.SwIfIndex))[addrOf(m.Neighbor.IPAddress)] = m.Neighbor.MacAddress
 		}
 	case *l2.L2FibTableDetails:
 		if a := st.links[uint32(m.SwIfIndex)]; a != nil && m.StaticMac && !m.BviMac {
@@ -272,6 +275,17 @@ func (st *state) add(m api.Message) {
 	default:
 		st.addNAT(m)
 	}
+}
+
+// neighboursOf returns the neighbours of an interface, also of one that is gone.
+func (st *state) neighboursOf(index uint32) map[netip.Addr]mac {
+	if a := st.links[index]; a != nil {
+		return a.neighbours
+	}
+	if st.strays[index] == nil {
+		st.strays[index] = map[netip.Addr]mac{}
+	}
+	return st.strays[index]
 }
 
 // addNAT adds an object of the dumps of the NAT plugin.

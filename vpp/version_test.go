@@ -18,15 +18,16 @@ import (
 
 // Another version of VPP has other forms of messages. Nothing is changed in it.
 func TestAnotherVersionIsRefused(t *testing.T) {
+	needsModel(t, "VPP lacks a message")
 	l := newLab(t)
-	before := l.model.Dump()
+	before := l.Dump()
 	l.model.Lacks("vxlan_add_del_tunnel_v3")
 	err := l.resync(l.values())
 	l.Expect(err).To(MatchError(And(
 		ContainSubstring("/run/model.sock"), ContainSubstring("vxlan_add_del_tunnel_v3"),
 		ContainSubstring("25.10-model"), ContainSubstring("want"),
 	)))
-	l.Expect(l.model.Dump()).To(Equal(before))
+	l.Expect(l.Dump()).To(Equal(before))
 	l.model.Lacks()
 	l.must(l.resync(l.values()))
 	l.inspect(l.values())
@@ -34,6 +35,7 @@ func TestAnotherVersionIsRefused(t *testing.T) {
 
 // A message of a plugin that is not loaded fails its value alone, and not the connection.
 func TestAMissingPluginFailsItsValuesAlone(t *testing.T) {
+	needsModel(t, "VPP lacks a plugin")
 	l := newLab(t)
 	l.must(l.scheduler.Close())
 	opened := 0
@@ -44,12 +46,13 @@ func TestAMissingPluginFailsItsValuesAlone(t *testing.T) {
 	l.model.Lacks("memif_create_v2", "memif_socket_filename_add_del_v2")
 	err := l.resync(l.values())
 	l.Expect(err).To(MatchError(ContainSubstring("memif_socket_filename_add_del_v2")))
-	l.Expect(l.model.Dump()).To(ContainSubstring("nat output host-eth1"))
+	l.Expect(l.Dump()).To(ContainSubstring("nat output host-eth1"))
 	l.Expect(opened).To(Equal(1))
 }
 
 // A VPP that does not answer holds up no caller beyond its own end, and goes on later.
 func TestAHangingVPPHoldsUpNoCaller(t *testing.T) {
+	needsModel(t, "VPP hangs")
 	l := newLab(t)
 	w := l.values()
 	key := "pod/k8s/a/eth0"
@@ -81,6 +84,7 @@ func TestAHangingVPPHoldsUpNoCaller(t *testing.T) {
 }
 
 func TestAPodThatFailsLeavesNoLinkInTheKernel(t *testing.T) {
+	needsModel(t, "VPP refuses a link that the kernel has")
 	l := newLab(t)
 	w := l.values()
 	key := "pod/k8s/a/eth0"
@@ -107,9 +111,9 @@ func TestAPodThatFailsLeavesNoLinkInTheKernel(t *testing.T) {
 func TestSimilarNamesOfOthersStay(t *testing.T) {
 	l := newLab(t)
 	for _, link := range []string{"cadvisor0", "cad0", "vpp2"} {
-		l.model.ForeignPacketLink(link)
+		l.ForeignPacketLink(link)
 	}
-	l.model.ForeignTunnel(1500000000)
+	l.ForeignTunnel(1500000000)
 	before := l.objects()
 	l.must(l.resync(wanted{}))
 	l.Expect(l.objects()).To(Equal(before))
@@ -117,6 +121,7 @@ func TestSimilarNamesOfOthersStay(t *testing.T) {
 
 // The translation ends with its value, also if a crash has left a part of it.
 func TestAPartOfTheTranslationIsLeftOver(t *testing.T) {
+	needsModel(t, "the connection breaks after one request")
 	l := newLab(t)
 	w := l.values()
 	l.must(l.resync(w))
@@ -125,7 +130,7 @@ func TestAPartOfTheTranslationIsLeftOver(t *testing.T) {
 	l.Expect(l.resync(w)).NotTo(Succeed())
 	l.restart()
 	l.must(l.resync(w))
-	l.Expect(l.model.Dump()).NotTo(MatchRegexp("nat (output|address|vxlan) "))
+	l.Expect(l.Dump()).NotTo(MatchRegexp("nat (output|address|vxlan) "))
 }
 
 // A network of its own does not lead to others: their pods may have the same addresses.
@@ -134,8 +139,8 @@ func TestANetworkLeadsToNoOther(t *testing.T) {
 	w := l.values()
 	w["network/default"].(*kv.Network).Closed = true
 	l.must(l.resync(w))
-	l.Expect(l.model.Dump()).To(ContainSubstring("route 201326599 0.0.0.0/0 source=cadastre via=invalid IP - into=0 drop=true"))
-	l.Expect(l.model.Dump()).To(ContainSubstring("route 0 10.1.0.0/16 source=cadastre via=invalid IP - into=0 drop=true"))
+	l.Expect(l.Dump()).To(ContainSubstring("route 201326599 0.0.0.0/0 source=cadastre via=invalid IP - into=0 drop=true"))
+	l.Expect(l.Dump()).To(ContainSubstring("route 0 10.1.0.0/16 source=cadastre via=invalid IP - into=0 drop=true"))
 	l.inspect(w)
 }
 

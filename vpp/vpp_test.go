@@ -47,7 +47,7 @@ func (l *lab) kernelLinks() (all []string) {
 // objects returns what VPP has, without the numbers of the kernel's links and what stays for
 // good.
 func (l *lab) objects() []string {
-	all := lines(l.model.Dump())
+	all := lines(l.Dump())
 	for i, line := range all {
 		if at := strings.Index(line, "@"); at >= 0 {
 			all[i] = line[:at] + line[at+strings.IndexByte(line[at:], '"'):]
@@ -60,18 +60,18 @@ func (l *lab) objects() []string {
 
 func TestAllValuesAreMadeAndRemoved(t *testing.T) {
 	l := newLab(t)
-	l.model.Foreign(netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("10.78.0.0/16"))
+	l.Foreign(netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("10.78.0.0/16"))
 	foreign := l.objects()
 	w := l.values()
 	l.must(l.resync(w))
 	l.inspect(w)
-	made, kernel := l.model.Dump(), l.kernelLinks()
+	made, kernel := l.Dump(), l.kernelLinks()
 	l.Expect(kernel).To(ContainElement("route 10.1.0.0/16 via 172.30.5.1"))
 	l.must(l.resync(w))
-	l.Expect(l.model.Dump()).To(Equal(made))
+	l.Expect(l.Dump()).To(Equal(made))
 	l.restart()
 	l.must(l.resync(w))
-	l.Expect(l.model.Dump()).To(Equal(made))
+	l.Expect(l.Dump()).To(Equal(made))
 	l.Expect(l.kernelLinks()).To(Equal(kernel))
 	l.restart()
 	l.must(l.resync(wanted{}))
@@ -101,49 +101,51 @@ func TestThePodsHaveATableOfTheirOwn(t *testing.T) {
 	}
 	l.must(l.resync(w))
 	l.inspect(w)
-	made := l.model.Dump()
+	made := l.Dump()
 	l.Expect(made).To(ContainSubstring("route 0 10.1.0.0/16 source=cadastre via=invalid IP - into=1"))
 	l.Expect(made).To(ContainSubstring("route 1 0.0.0.0/0 source=cadastre via=invalid IP - into=0"))
 	l.restart()
 	l.must(l.resync(w))
-	l.Expect(l.model.Dump()).To(Equal(made))
+	l.Expect(l.Dump()).To(Equal(made))
 	l.must(l.resync(wanted{}))
 	l.Expect(l.objects()).To(Equal(before))
 }
 
 func TestARestartedVPPGetsTheSameObjectsAgain(t *testing.T) {
+	needsModel(t, "VPP is restarted")
 	l := newLab(t)
 	w := l.values()
 	l.must(l.resync(w))
-	made := l.model.Dump()
+	made := l.Dump()
 	l.model.Restart()
-	l.Expect(l.model.Dump()).NotTo(ContainSubstring("cad"))
+	l.Expect(l.Dump()).NotTo(ContainSubstring("cad"))
 	l.must(l.resync(w))
-	l.Expect(l.model.Dump()).To(Equal(made), "MAC addresses must not change: neighbours keep them")
+	l.Expect(l.Dump()).To(Equal(made), "MAC addresses must not change: neighbours keep them")
 }
 
 // Run notices the end of VPP by itself.
 func TestARestartIsNoticed(t *testing.T) {
+	needsModel(t, "VPP is restarted")
 	l := newLab(t)
 	w := l.values()
 	l.must(l.resync(w))
-	made := l.model.Dump()
+	made := l.Dump()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = l.scheduler.Run(ctx) }()
 	defer func() { stop(); <-ended }()
 	l.model.Restart()
-	l.Eventually(l.model.Dump, "20s").Should(Equal(made))
+	l.Eventually(l.Dump, "20s").Should(Equal(made))
 
 	l.model.Stop()
 	err := l.update(true, "pod/k8s/a/eth0", nil)
 	l.Expect(err).To(MatchError(ContainSubstring("/run/model.sock")))
 	l.model.Start()
-	l.Eventually(l.model.Dump, "20s").Should(ContainSubstring("host-cad00000000000b"))
-	l.Eventually(func() string { return l.model.Dump() }, "20s").Should(ContainSubstring("nat output host-eth1"))
+	l.Eventually(l.Dump, "20s").Should(ContainSubstring("host-cad00000000000b"))
+	l.Eventually(l.Dump, "20s").Should(ContainSubstring("nat output host-eth1"))
 
-	l.Expect(l.model.RemoveInterface("host-cad00000000000b")).To(BeTrue())
-	l.Eventually(l.model.Dump, "20s").Should(ContainSubstring("interface host-cad00000000000b"))
+	l.Expect(l.RemoveInterface("host-cad00000000000b")).To(BeTrue())
+	l.Eventually(l.Dump, "20s").Should(ContainSubstring("interface host-cad00000000000b"))
 }
 
 // Objects may be gone or changed without any announcement.
@@ -161,19 +163,23 @@ func TestDamageIsRepaired(t *testing.T) {
 	for n := range 5 {
 		names = append(names, fmt.Sprintf("loop%d", n))
 	}
+	removed := 0
 	for _, name := range names {
-		if !l.model.RemoveInterface(name) {
+		if !l.RemoveInterface(name) {
 			continue
 		}
+		removed++
 		l.must(l.resync(w))
 		l.inspect(w)
 		l.Expect(l.objects()).To(Equal(made), name)
 	}
+	l.Expect(removed).To(BeNumerically(">=", len(names)-1), "of %v", names)
 }
 
 // The connection breaks at each request in turn, before or after its execution. The process
 // ends, and the next one makes the same as if nothing had happened.
 func TestACrashBetweenAnyTwoRequests(t *testing.T) {
+	needsModel(t, "the connection breaks at each request in turn")
 	l := newLab(t)
 	w := l.values()
 	l.must(l.resync(w))
@@ -206,6 +212,7 @@ func TestACrashBetweenAnyTwoRequests(t *testing.T) {
 
 // An interface that was made has no tag yet.
 func TestACrashBeforeTheTag(t *testing.T) {
+	needsModel(t, "the connection breaks after one request")
 	l := newLab(t)
 	w := l.values()
 	nothing := l.objects()
@@ -268,8 +275,7 @@ func TestUpdatesEndWhereAResyncEnds(t *testing.T) {
 		}))
 	}
 	updated := l.objects()
-	l.model.Restart()
-	l.restart()
+	l.empty()
 	l.must(l.resync(now))
 	l.Expect(updated).To(Equal(l.objects()))
 }
@@ -300,18 +306,18 @@ func TestForeignObjectsAreInTheWay(t *testing.T) {
 	w := l.values()
 	// Another program has the VNI's bridge domain.
 	l.must(l.resync(wanted{kv.SinkNode: w[kv.SinkNode], "network/blue": w["network/blue"]}))
-	l.model.ForeignBridge(7)
+	l.ForeignBridge(7)
 	l.Expect(l.update(false, "link/blue", w["link/blue"])).To(MatchError(ContainSubstring("another program")))
-	l.Expect(l.model.Dump()).To(ContainSubstring(`bridge 7 ""`))
+	l.Expect(l.Dump()).To(ContainSubstring(`bridge 7 ""`))
 }
 
 func TestAForeignInterfaceOnTheUnderlayStays(t *testing.T) {
 	l := newLab(t)
-	l.model.ForeignPacketLink("eth1")
+	l.ForeignPacketLink("eth1")
 	l.Expect(l.resync(l.values())).To(MatchError(ContainSubstring("another program")))
-	l.Expect(l.model.Dump()).To(ContainSubstring(`interface host-eth1 tag="" mac=02fe01`))
+	l.Expect(l.Dump()).To(ContainSubstring(`interface host-eth1 tag="" mac=02fe01`))
 	l.must(l.resync(wanted{}))
-	l.Expect(l.model.Dump()).To(ContainSubstring(`interface host-eth1 tag="" mac=02fe01`))
+	l.Expect(l.Dump()).To(ContainSubstring(`interface host-eth1 tag="" mac=02fe01`))
 }
 
 // Without an announcement the next request meets what is not there any more.
@@ -320,7 +326,7 @@ func TestAnUpdateMeetsWhatAnotherProgramRemoved(t *testing.T) {
 	w := l.values()
 	l.must(l.resync(w))
 	key := "pod/k8s/a/eth0"
-	l.Expect(l.model.RemoveInterface("host-cad00000000000a")).To(BeTrue())
+	l.Expect(l.RemoveInterface("host-cad00000000000a")).To(BeTrue())
 	w[key] = proto.Clone(w[key])
 	w[key].(*kv.PodNetwork).Addresses = []string{"10.1.5.77/24"}
 	l.must(l.update(true, key, w[key]))
@@ -351,25 +357,26 @@ func TestAnotherLinkOfTheKernelIsReadAnew(t *testing.T) {
 	l.must(l.resync(w))
 	l.inspect(w)
 	l.Expect(index()).NotTo(Equal(before))
-	l.Expect(l.model.Dump()).To(ContainSubstring(fmt.Sprintf(`tag="cadastre:pod/cad00000000000a@%d"`, index())))
+	l.Expect(l.Dump()).To(ContainSubstring(fmt.Sprintf(`tag="cadastre:pod/cad00000000000a@%d"`, index())))
 }
 
 func TestPodsOfSharedMemory(t *testing.T) {
 	l := newLab(t)
 	l.must(l.scheduler.Close())
-	l.opt.PodLink, l.opt.MemifDir = vpp.Memif, "/run/vpp/memif"
+	l.opt.PodLink, l.opt.MemifDir = vpp.Memif, t.TempDir()
 	l.start()
 	before := l.objects()
 	w := l.values()
 	l.must(l.resync(w))
 	l.inspect(w)
-	l.Expect(l.model.Dump()).To(MatchRegexp(`interface memif\d+/0 tag="cadastre:pod/cad00000000000a" mac=0a5800000100 up=true`))
+	l.Expect(l.Dump()).To(MatchRegexp(`interface memif\d+/0 tag="cadastre:pod/cad00000000000a" mac=0a5800000100 up=true`))
 	l.restart()
 	l.must(l.resync(wanted{}))
 	l.Expect(l.objects()).To(Equal(before))
 }
 
 func TestAPodThatFailsLeavesNothing(t *testing.T) {
+	needsModel(t, "VPP refuses a link that the kernel has")
 	l := newLab(t)
 	w := l.values()
 	key := "pod/k8s/a/eth0"

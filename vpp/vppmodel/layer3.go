@@ -4,6 +4,8 @@
 package vppmodel
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -266,6 +268,9 @@ func (w *world) changeRoute(m *ip.IPRouteAddDelV2) api.VPPApiError {
 	if len(r.Paths) == 0 {
 		return api.VPPApiError(noPaths)
 	}
+	if int(r.Src) >= firstSource+len(w.sources) {
+		panic(fmt.Sprintf("a route of source %d, which is not registered: VPP 25.10 can end by SIGSEGV", r.Src))
+	}
 	p := r.Paths[0]
 	to := way{
 		index:       p.SwIfIndex,
@@ -294,13 +299,17 @@ func (w *world) changeRoute(m *ip.IPRouteAddDelV2) api.VPPApiError {
 }
 
 func (w *world) dumpNeighbours(m *ip_neighbor.IPNeighborDump) (all []api.Message) {
-	for _, i := range w.ifaces {
-		for a, n := range i.neighbours {
+	lists := maps.Clone(w.strays)
+	for index, i := range w.ifaces {
+		lists[index] = i.neighbours
+	}
+	for index, list := range lists {
+		for a, n := range list {
 			if a.Is6() != (m.Af == ip_types.ADDRESS_IP6) {
 				continue
 			}
 			d := &ip_neighbor.IPNeighborDetails{Neighbor: ip_neighbor.IPNeighbor{
-				SwIfIndex:  interface_types.InterfaceIndex(i.index),
+				SwIfIndex:  interface_types.InterfaceIndex(index),
 				MacAddress: n.mac,
 				IPAddress:  address(a),
 			}}

@@ -33,9 +33,13 @@
 //	-169  NAT is disabled again
 //	-170  NAT is enabled again
 //
+// VPP gives the index of a removed interface to the next one, with the static neighbours.
+//
 // VPP accepts more than one expects: removal of a route or table that does not exist, of a
-// table in use (which goes with the last interface in it), and of an interface with addresses. A second source of routes of one name is
-// another source.
+// table in use (which goes with the last interface in it), and of an interface with addresses.
+// A second source of routes of one name is another source. A route of a source that is not
+// registered is not checked: VPP reads beyond the end of an array, and can end by that. The
+// model panics instead.
 package vppmodel
 
 import (

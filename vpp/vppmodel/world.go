@@ -91,6 +91,8 @@ type bridge struct {
 // world holds all objects.
 type world struct {
 	next    uint32
+	free    []uint32                            // indexes of removed interfaces; the last one is used first
+	strays  map[uint32]map[netip.Addr]neighbour // that removed interfaces have left
 	ifaces  map[uint32]*iface
 	tables  map[tableID]string
 	deleted map[tableID]bool // tables that go with the last interface in them
@@ -115,6 +117,7 @@ func newWorld() *world {
 		ifaces:     map[uint32]*iface{},
 		deleted:    map[tableID]bool{},
 		tables:     map[tableID]string{{0, false}: "ipv4-VRF:0", {0, true}: "ipv6-VRF:0"},
+		strays:     map[uint32]map[netip.Addr]neighbour{},
 		routes:     map[routeID]way{},
 		bridges:    map[uint32]bridge{},
 		macs:       map[macID]fibEntry{},
@@ -130,15 +133,29 @@ func newWorld() *world {
 // add adds an interface.
 func (w *world) add(i *iface) *iface {
 	i.index, i.lender = w.next, none
+	if last := len(w.free) - 1; last >= 0 {
+		i.index, w.free = w.free[last], w.free[:last]
+	} else {
+		w.next++
+	}
 	i.addresses, i.neighbours = map[netip.Prefix]bool{}, map[netip.Addr]neighbour{}
+	if left := w.strays[i.index]; left != nil {
+		i.neighbours = left
+		delete(w.strays, i.index)
+	}
 	w.ifaces[i.index] = i
-	w.next++
 	return i
 }
 
-// remove removes an interface with its addresses, neighbours and ports. Routes over it stay.
+// remove removes an interface with its addresses and ports. Routes over it stay, and so do
+// static neighbours, which the next interface with its index gets.
 func (w *world) remove(i *iface) {
 	delete(w.ifaces, i.index)
+	w.free = append(w.free, i.index)
+	maps.DeleteFunc(i.neighbours, func(_ netip.Addr, n neighbour) bool { return !n.static })
+	if len(i.neighbours) > 0 {
+		w.strays[i.index] = i.neighbours
+	}
 	delete(w.natOutput, i.index)
 	delete(w.natAddress, i.index)
 	delete(w.natVXLAN, i.index)
@@ -192,6 +209,11 @@ func (w *world) dump() string {
 		}
 		for a, n := range i.neighbours {
 			line("neighbour %s %s %x static=%t", name, a, n.mac, n.static)
+		}
+	}
+	for _, left := range w.strays {
+		for a, n := range left {
+			line("neighbour DELETED %s %x static=%t", a, n.mac, n.static)
 		}
 	}
 	for id, name := range w.tables {

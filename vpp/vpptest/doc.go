@@ -10,8 +10,8 @@
 //	VPP_BIN           the program vpp, release 25.10: the tests start one for each node, and kill it
 //	VPP_PLUGIN_PATH   the folder of its plugins; "": that of the build
 //	LD_LIBRARY_PATH   of its libraries, unless they are in the folders of the system
-//	VPP_API_SOCKET    the API socket of a VPP that runs already, for the tests of a single node
-//	                  that neither kill VPP nor need packets of a second node
+//	VPP_API_SOCKET    the API socket of a VPP that runs already, in a network namespace of its
+//	                  own: for TestRefusals, and the tests of package vpp
 //	VPP_TEST_PODS     the number of pods under which VPP is killed; "": 250
 //	VPP_TEST_PAGE     the file that gets the table of measurements
 //

@@ -41,6 +41,15 @@ func New() (*Namespace, error) {
 	return n, nil
 }
 
+// Open returns the namespace at a path, such as /proc/PID/ns/net.
+func Open(path string) (*Namespace, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open a network namespace: %w", err)
+	}
+	return &Namespace{file: file}, nil
+}
+
 // Path returns the path of the namespace for other processes, as in CNI_NETNS. It is good
 // until Close, while this program runs.
 func (n *Namespace) Path() string {
