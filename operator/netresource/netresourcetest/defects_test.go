@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,7 +125,7 @@ func (n *badNode) GetMaximumAllocatableIPv4() int {
 type badCloud struct {
 	cloud.Cloud
 	defect string
-	failed bool // a creation of this process
+	failed atomic.Bool // a creation of this process
 }
 
 func (c *badCloud) context(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -158,7 +159,9 @@ func (c *badCloud) CreateInterface(ctx context.Context, instance string, want cl
 	ctx, cancel := c.context(ctx)
 	defer cancel()
 	made, err := c.Cloud.CreateInterface(ctx, instance, want)
-	c.failed = c.failed || err != nil
+	if err != nil {
+		c.failed.Store(true)
+	}
 	return made, c.outcome(err)
 }
 
@@ -172,7 +175,7 @@ func (c *badCloud) Unassign(ctx context.Context, instance, iface string, blocks 
 }
 
 func (c *badCloud) DeleteOrphans(ctx context.Context, instance string, age time.Duration) ([]string, error) {
-	if c.defect == "keeps orphans" || c.defect == "keeps orphans of another process" && !c.failed {
+	if c.defect == "keeps orphans" || c.defect == "keeps orphans of another process" && !c.failed.Load() {
 		return nil, nil
 	}
 	return c.Cloud.DeleteOrphans(ctx, instance, age)
