@@ -99,7 +99,7 @@ ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, i
 	cd ligato && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...
 
 page: ## build the page's bundle web/dist from web/src with npm, and fail if the committed one differs
-	@if ! command -v npm >/dev/null; then echo "NOT RUN: there is no npm: web/dist is used as it is committed"; exit 0; fi; \
+	@if ! command -v npm >/dev/null; then echo "NOT RUN: npm is missing: web/dist is used as it is committed"; exit 0; fi; \
 	set -e; cd web; npm ci --no-audit --no-fund --loglevel=error || { echo "NOT RUN: npm ci failed: web/dist is used as it is committed"; exit 0; }; \
 	cp -r dist dist.committed; trap 'rm -rf dist.committed' EXIT; \
 	npm run --silent build; \

@@ -197,7 +197,7 @@ func TestBadPartsAreRefused(t *testing.T) {
 	g := NewWithT(t)
 	s := sourceOf(newBook(g, ledger.Pool{Name: "default"}, prefix("10.1.5.0/24")), nil)
 	_, err := s.Part("other", prefix("10.1.5.0/24"))
-	g.Expect(err).To(MatchError(ContainSubstring(`there is no pool "other"`)))
+	g.Expect(err).To(MatchError(ContainSubstring(`pool "other" is unknown`)))
 	_, err = s.Part("default", prefix("10.1.5.7/24"))
 	g.Expect(err).To(MatchError(ContainSubstring("want 10.1.5.0/24")))
 }

@@ -49,7 +49,7 @@ func (s *Source) Overview() localapi.Map {
 // Part counts the addresses of one prefix in at most 1024 cells.
 func (s *Source) Part(pool string, prefix netip.Prefix) (m localapi.MapPart, err error) {
 	if !slices.Contains(s.pools(), pool) {
-		return m, fmt.Errorf("map: there is no pool %q", pool)
+		return m, fmt.Errorf("map: pool %q is unknown", pool)
 	}
 	if prefix != prefix.Masked() {
 		return m, fmt.Errorf("map: prefix %s has bits behind its length: want %s", prefix, prefix.Masked())

@@ -136,10 +136,10 @@ type route struct {
 	place
 	via  netip.Addr
 	link string // tag
-	// into is the table in which packets are looked up again, if there is no link.
+	// into is the table in which packets are looked up again, for a route without a link.
 	into uint32
 	drop bool
-	// unreachable makes VPP answer that there is no way.
+	// unreachable makes VPP answer "destination unreachable".
 	unreachable bool
 }
 

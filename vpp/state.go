@@ -92,7 +92,7 @@ type path struct {
 	index uint32 // none: no interface
 	into  uint32
 	drop  bool
-	// unreachable makes VPP answer that there is no way.
+	// unreachable makes VPP answer "destination unreachable".
 	unreachable bool
 	other       bool // a form that this package does not make
 }

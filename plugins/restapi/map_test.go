@@ -47,7 +47,7 @@ func TestMapOfTheLedger(t *testing.T) {
 	g.Expect(hits.Hits[0].Text).To(Equal("ns/web-1 10.1.5.4"))
 	for path, why := range map[string]string{
 		"/v1/map?pool=default&prefix=10.1.5.0":    "want address/length",
-		"/v1/map?pool=other&prefix=10.1.5.0/24":   "there is no pool",
+		"/v1/map?pool=other&prefix=10.1.5.0/24":   `pool "other" is unknown`,
 		"/v1/map?pool=default&prefix=10.1.5.1/24": "want 10.1.5.0/24",
 	} {
 		code, body := ask(a.handler, http.MethodGet, path, "")

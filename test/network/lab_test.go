@@ -153,7 +153,7 @@ func emptyCluster(t *testing.T, l layout) *cluster {
 		t.Skipf("NOT RUN: this process can make no network namespaces: %v", err)
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("NOT RUN: there is no ip here (Debian: iproute2)")
+		t.Skip("NOT RUN: the program ip is missing (Debian: iproute2)")
 	}
 	c := &cluster{WithT: NewWithT(t), t: t, layout: l}
 	dir, err := os.MkdirTemp("/tmp", "cadnet-") // sockets have short paths

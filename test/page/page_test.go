@@ -59,14 +59,14 @@ func TestPage(t *testing.T) {
 func need(t *testing.T, root string) (node string) {
 	node, err := exec.LookPath("node")
 	if err != nil {
-		t.Skip("NOT RUN: there is no Node.js: the page is not tested in a browser")
+		t.Skip("NOT RUN: Node.js is missing: the page is not tested in a browser")
 	}
 	for what, path := range map[string]string{
 		"Chromium (apt-get install chromium)": chromium,
 		"playwright-core (npm ci in web)":     filepath.Join(root, "web/node_modules/playwright-core"),
 	} {
 		if _, err := os.Stat(path); err != nil {
-			t.Skipf("NOT RUN: there is no %s; make e2e-page installs it", what)
+			t.Skipf("NOT RUN: %s is missing; make e2e-page installs it", what)
 		}
 	}
 	return node

@@ -69,7 +69,7 @@ type way struct {
 	via   netip.Addr
 	into  uint32
 	drop  bool
-	// unreachable makes VPP answer that there is no way.
+	// unreachable makes VPP answer "destination unreachable".
 	unreachable bool
 }
 

@@ -139,7 +139,7 @@ func emptyCluster(t testing.TB, l layout) *cluster {
 		t.Skipf("NOT RUN: this process can make no network namespaces: %v", err)
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("NOT RUN: there is no ip here (Debian: iproute2)")
+		t.Skip("NOT RUN: the program ip is missing (Debian: iproute2)")
 	}
 	if l.transport == "" {
 		l.transport = "vxlan"

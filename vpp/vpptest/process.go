@@ -41,7 +41,7 @@ type Process struct {
 	process *stage.Process
 }
 
-// New returns a VPP that is not started. It skips the test if there is no program to start.
+// New returns a VPP that is not started. It skips the test if VPP is not installed.
 func New(t testing.TB, ns *netlab.Namespace, dir string) *Process {
 	t.Helper()
 	if os.Getenv(BinEnv) == "" {

@@ -89,7 +89,7 @@ func Why() string {
 		}
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
-		return "there is no ip here (Debian: iproute2)"
+		return "the program ip is missing (Debian: iproute2)"
 	}
 	if err := netlab.Try(); err != nil {
 		return fmt.Sprintf("this process can make no network namespaces: %v", err)

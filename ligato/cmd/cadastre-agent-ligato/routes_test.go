@@ -44,7 +44,7 @@ func TestRoutesToAnotherNode(t *testing.T) {
 	l := newLab(t, routed)
 	l.join()
 	l.start()
-	l.Consistently(l.routes, "200ms").Should(BeEmpty(), "there is no link yet") // a route needs the link
+	l.Consistently(l.routes, "200ms").Should(BeEmpty(), "the link is not made yet") // a route needs the link
 
 	other := l.namespace()
 	l.connect(other)
