@@ -11,14 +11,11 @@ package network
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -149,11 +146,8 @@ func newCluster(t *testing.T, l layout) *cluster {
 // emptyCluster makes the namespaces, and starts no agent.
 func emptyCluster(t *testing.T, l layout) *cluster {
 	t.Helper()
-	if err := netlab.Try(); err != nil {
-		t.Skipf("NOT RUN: this process can make no network namespaces: %v", err)
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("NOT RUN: the program ip is missing (Debian: iproute2)")
+	if why := netlab.Why(); why != "" {
+		t.Skip("NOT RUN: ", why)
 	}
 	c := &cluster{WithT: NewWithT(t), t: t, layout: l}
 	dir, err := os.MkdirTemp("/tmp", "cadnet-") // sockets have short paths
@@ -164,7 +158,7 @@ func emptyCluster(t *testing.T, l layout) *cluster {
 	c.ip(c.router,
 		"address add "+store4+"/32 dev lo", "address add "+store6+"/128 dev lo",
 		"address add "+outside4+"/32 dev lo", "address add "+outside6+"/128 dev lo")
-	c.forwards(c.router)
+	c.must(c.router.Forward())
 	if !l.isTunnel() {
 		c.ip(c.router, "link add segment type bridge", "address add 172.20.0.1/16 dev segment",
 			"address add fd20::1/64 dev segment nodad", "address add 192.168.16.254/24 dev segment",
@@ -194,21 +188,15 @@ func (c *cluster) namespace() *netlab.Namespace {
 // ip runs commands of ip in a namespace, with one process.
 func (c *cluster) ip(ns *netlab.Namespace, commands ...string) {
 	c.t.Helper()
-	cmd := exec.Command("ip", "-batch", "-")
-	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	c.Expect(ns.Do(cmd.Run)).To(Succeed(), "%q: %s", commands, &out)
+	c.must(ns.IP(commands...))
 }
 
 // show returns the output of ip.
 func (c *cluster) show(ns *netlab.Namespace, args string) string {
 	c.t.Helper()
-	var out strings.Builder
-	cmd := exec.Command("ip", strings.Fields(args)...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	c.Expect(ns.Do(cmd.Run)).To(Succeed(), "ip %s: %s", args, &out)
-	return out.String()
+	out, err := ns.Show(args)
+	c.must(err)
+	return out
 }
 
 // run runs a program of the machine in a namespace.
@@ -226,42 +214,11 @@ func (c *cluster) run(ns *netlab.Namespace, args ...string) string {
 	return string(out)
 }
 
-// forwards makes a namespace forward packets.
-func (c *cluster) forwards(ns *netlab.Namespace) {
-	for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
-		c.must(ns.Do(func() error { return os.WriteFile(path, []byte("1"), 0o600) }))
-	}
-}
-
-// serveStore passes connections to the store's addresses on to etcd.
+// serveStore passes connections to the store's address on to etcd.
 func (c *cluster) serveStore(etcd string) {
-	var listener net.Listener
-	c.must(c.router.Do(func() (err error) {
-		listener, err = net.Listen("tcp", ":2379")
-		return err
-	}))
-	var all sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
-	c.t.Cleanup(func() { cancel(); _ = listener.Close(); all.Wait() })
-	all.Go(func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer in.Close()
-				out, err := (&net.Dialer{}).DialContext(ctx, "tcp", etcd)
-				if err != nil {
-					return
-				}
-				defer out.Close()
-				defer context.AfterFunc(ctx, func() { _ = in.Close(); _ = out.Close() })()
-				all.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
-				_, _ = io.Copy(out, in)
-			})
-		}
-	})
+	_, stop, err := c.router.Relay(":2379", etcd)
+	c.must(err)
+	c.t.Cleanup(stop)
 }
 
 // underlay returns the address of a node in the network between the nodes.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/gomega"
 )
 
@@ -37,13 +36,7 @@ func (c *cluster) network(name, v4, v6 string) {
 func (n *node) podIn(network, name string) *pod {
 	n.t.Helper()
 	p := n.newPod(name)
-	text, err := os.ReadFile(n.listPath())
-	n.must(err)
-	plugin := fmt.Sprintf(`"ipam":{"pool":%q,`, network)
-	changed := strings.Replace(strings.Join(strings.Fields(string(text)), ""), `"ipam":{`, plugin, 1)
-	n.Expect(changed).To(ContainSubstring(plugin))
-	p.list, err = libcni.ConfListFromBytes([]byte(changed))
-	n.must(err)
+	n.must(p.UsePool(network))
 	n.Eventually(p.add, patience, pace).Should(Succeed()) // the node may not have followed the network yet
 	return p
 }

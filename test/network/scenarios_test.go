@@ -126,7 +126,7 @@ func TestAnOldPodKeepsSending(t *testing.T) {
 	awaitQuiet(echoes, before)
 	fresh := one.newPod("fresh")
 	// the addresses of the old one, at once: the runtime asks for them
-	fresh.rt.CapabilityArgs = map[string]any{"ips": []string{old.addr(true).String(), old.addr(false).String()}}
+	fresh.Runtime.CapabilityArgs = map[string]any{"ips": []string{old.addr(true).String(), old.addr(false).String()}}
 	c.must(fresh.add())
 	c.Expect(fresh.addresses).To(ConsistOf(old.addresses))
 	for _, is4 := range c.families() {
@@ -352,7 +352,7 @@ func TestNetworksAreApart(t *testing.T) {
 		for _, network := range []string{"blue", "red"} {
 			for i := range 2 {
 				p := n.newPod(fmt.Sprint(network, "-", i))
-				p.list, err = libcni.ConfListFromBytes(fmt.Appendf(nil,
+				p.List, err = libcni.ConfListFromBytes(fmt.Appendf(nil,
 					`{"cniVersion": "1.0.0", "name": %q, "plugins": [{"type": "cadastre-cni", "ipam": {"pool": %[1]q, "socket": %[2]q}}]}`, network, n.Socket()))
 				c.must(err)
 				c.Eventually(p.add, patience, 100*time.Millisecond).Should(Succeed()) // the other node learns of the pools

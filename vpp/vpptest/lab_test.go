@@ -7,14 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -135,11 +130,8 @@ func emptyCluster(t testing.TB, l layout) *cluster {
 	if os.Getenv(BinEnv) == "" {
 		t.Skipf("NOT RUN: %s is not set: want the path of the program vpp 25.10", BinEnv)
 	}
-	if err := netlab.Try(); err != nil {
-		t.Skipf("NOT RUN: this process can make no network namespaces: %v", err)
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("NOT RUN: the program ip is missing (Debian: iproute2)")
+	if why := netlab.Why(); why != "" {
+		t.Skip("NOT RUN: ", why)
 	}
 	if l.transport == "" {
 		l.transport = "vxlan"
@@ -178,52 +170,22 @@ func (c *cluster) namespace() *netlab.Namespace {
 // ip runs commands of ip in a namespace, with one process.
 func (c *cluster) ip(ns *netlab.Namespace, commands ...string) {
 	c.t.Helper()
-	cmd := exec.Command("ip", "-batch", "-")
-	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	c.Expect(ns.Do(cmd.Run)).To(Succeed(), "%q: %s", commands, &out)
+	c.must(ns.IP(commands...))
 }
 
 // show returns the output of ip.
 func (c *cluster) show(ns *netlab.Namespace, args string) string {
 	c.t.Helper()
-	var out strings.Builder
-	cmd := exec.Command("ip", strings.Fields(args)...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	c.Expect(ns.Do(cmd.Run)).To(Succeed(), "ip %s: %s", args, &out)
-	return out.String()
+	out, err := ns.Show(args)
+	c.must(err)
+	return out
 }
 
 // serveStore passes connections to the store's address on to etcd.
 func (c *cluster) serveStore(etcd string) {
-	var listener net.Listener
-	c.must(c.router.Do(func() (err error) {
-		listener, err = net.Listen("tcp", storeAddress+":2379")
-		return err
-	}))
-	var all sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
-	c.t.Cleanup(func() { cancel(); _ = listener.Close(); all.Wait() })
-	all.Go(func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer in.Close()
-				out, err := (&net.Dialer{}).DialContext(ctx, "tcp", etcd)
-				if err != nil {
-					return
-				}
-				defer out.Close()
-				defer context.AfterFunc(ctx, func() { _ = in.Close(); _ = out.Close() })()
-				all.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
-				_, _ = io.Copy(out, in)
-			})
-		}
-	})
+	_, stop, err := c.router.Relay(storeAddress+":2379", etcd)
+	c.must(err)
+	c.t.Cleanup(stop)
 }
 
 // addNode makes a node and its links to both networks. The main interface of VPP has no

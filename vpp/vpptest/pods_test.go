@@ -4,7 +4,6 @@
 package vpptest
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,70 +11,38 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/internal/testkit/traffic"
 )
 
 // pod is a pod of a node, attached as a runtime does.
 type pod struct {
 	traffic.Place
-	node   *node
-	rt     *libcni.RuntimeConf
-	list   *libcni.NetworkConfigList
-	result *types100.Result
+	*stage.Attachment
+	node *node
 }
 
 // newPod makes a pod without a network.
 func (n *node) newPod(name string) *pod {
 	n.t.Helper()
-	list, err := libcni.ConfListFromFile(n.listPath())
+	p := &pod{Place: traffic.Place{Name: name, Net: n.namespace()}, node: n}
+	var err error
+	p.Attachment, err = stage.NewAttachment(n.Agent, n.ns.Do, n.listPath(), name, p.Net.Path())
 	n.must(err)
-	p := &pod{Place: traffic.Place{Name: name, Net: n.namespace()}, node: n, list: list}
-	p.rt = &libcni.RuntimeConf{
-		ContainerID: fmt.Sprintf("%s-%s", n.Node, name), NetNS: p.Net.Path(), IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", name}},
-	}
 	return p
 }
 
-func (p *pod) cni(f func(ctx context.Context, cni *libcni.CNIConfig) error) error {
-	n := p.node
-	run := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
-	cni := libcni.NewCNIConfigWithCacheDir([]string{n.Bin}, filepath.Join(n.Dir, "cache"), run)
-	return n.ns.Do(func() error { return f(n.t.Context(), cni) })
-}
-
 // add runs ADD.
-func (p *pod) add() error {
-	return p.cni(func(ctx context.Context, cni *libcni.CNIConfig) error {
-		answer, err := cni.AddNetworkList(ctx, p.list, p.rt)
-		if err == nil {
-			p.result, err = types100.NewResultFromResult(answer)
-		}
-		if err != nil {
-			return err
-		}
-		p.Addresses = nil
-		for _, ip := range p.result.IPs {
-			if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-				p.Addresses = append(p.Addresses, a.Unmap())
-			}
-		}
-		return nil
-	})
+func (p *pod) add() (err error) {
+	p.Addresses, err = p.Add(p.node.t.Context())
+	return err
 }
 
-func (p *pod) check() error {
-	return p.cni(func(ctx context.Context, cni *libcni.CNIConfig) error { return cni.CheckNetworkList(ctx, p.list, p.rt) })
-}
+func (p *pod) check() error { return p.Check(p.node.t.Context()) }
 
-func (p *pod) del() error {
-	return p.cni(func(ctx context.Context, cni *libcni.CNIConfig) error { return cni.DelNetworkList(ctx, p.list, p.rt) })
-}
+func (p *pod) del() error { return p.Del(p.node.t.Context()) }
 
 // pod makes a pod and attaches it.
 func (n *node) pod(name string) *pod {
@@ -89,13 +56,7 @@ func (n *node) pod(name string) *pod {
 func (n *node) podIn(network, name string) *pod {
 	n.t.Helper()
 	p := n.newPod(name)
-	text, err := os.ReadFile(n.listPath())
-	n.must(err)
-	plugin := fmt.Sprintf(`"ipam":{"pool":%q,`, network)
-	changed := strings.Replace(strings.Join(strings.Fields(string(text)), ""), `"ipam":{`, plugin, 1)
-	n.Expect(changed).To(ContainSubstring(plugin))
-	p.list, err = libcni.ConfListFromBytes([]byte(changed))
-	n.must(err)
+	n.must(p.UsePool(network))
 	n.Eventually(p.add, patience, pace).Should(Succeed()) // the node may not have followed the network yet
 	return p
 }

@@ -114,7 +114,7 @@ func TestNetworksAreApart(t *testing.T) {
 			p := n.podIn(name, name)
 			all[name] = append(all[name], p)
 			// a pod may send what its own routes do not allow
-			m.ip(p.Net, fmt.Sprintf("route replace default via %s dev eth0 onlink", p.result.IPs[0].Gateway))
+			m.ip(p.Net, fmt.Sprintf("route replace default via %s dev eth0 onlink", p.Result.IPs[0].Gateway))
 		}
 	}
 	for network, pods := range all {
@@ -243,7 +243,7 @@ func TestAPodGoes(t *testing.T) {
 	m.Expect(one.cli("show ip fib summary")).To(Equal(routes))
 	m.Expect(one.cli("show ip neighbors")).NotTo(ContainSubstring(gone.Addr(true).String() + " "))
 	fresh := one.newPod("fresh")
-	fresh.rt.CapabilityArgs = map[string]any{"ips": []string{gone.Addr(true).String()}}
+	fresh.Runtime.CapabilityArgs = map[string]any{"ips": []string{gone.Addr(true).String()}}
 	m.must(fresh.add())
 	m.Expect(fresh.Addresses).To(Equal(gone.Addresses))
 	m.reached(m.c.Place, fresh.Place)

@@ -118,7 +118,7 @@ func (h *hypervisor) follow(truth Truth) (failed error) {
 			continue
 		}
 		delete(h.plugged, id)
-		failed = errors.Join(failed, ip(h.l.fabric, "link delete "+p.link))
+		failed = errors.Join(failed, h.l.fabric.IP("link delete "+p.link))
 		p.watch.close()
 	}
 	for _, p := range truth.Ports {
@@ -136,7 +136,7 @@ func (h *hypervisor) follow(truth Truth) (failed error) {
 // plug makes the link of an interface, with its own addresses, as DHCP would do.
 func (h *hypervisor) plug(ns *netlab.Namespace, p Port) error {
 	link := "t" + short(p.ID)
-	if err := ip(h.l.fabric,
+	if err := h.l.fabric.IP(
 		"link add "+link+" type veth peer name "+link+" address "+p.MAC+" netns "+ns.Path(),
 		"link set "+link+" master "+bridgeOf(p.Network)+" up",
 	); err != nil {
@@ -157,7 +157,7 @@ func (h *hypervisor) plug(ns *netlab.Namespace, p Port) error {
 	}
 	h.plugged[p.ID] = &plug{p.Machine, p.MAC, link, watch}
 	h.plugs++
-	return ip(ns, commands...)
+	return ns.IP(commands...)
 }
 
 // gatewayOf returns the gateway of the subnet that has an address.

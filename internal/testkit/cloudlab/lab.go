@@ -7,14 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -88,13 +85,7 @@ func Why() string {
 			return fmt.Sprintf("%s=%s: %v", AssetsVariable, assets, err)
 		}
 	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		return "the program ip is missing (Debian: iproute2)"
-	}
-	if err := netlab.Try(); err != nil {
-		return fmt.Sprintf("this process can make no network namespaces: %v", err)
-	}
-	return ""
+	return netlab.Why()
 }
 
 // Build builds the programs of a lab into a folder: cadastre-cni and cadastre, and those of
@@ -148,7 +139,7 @@ func New(t testing.TB, bin string, c Config) *Lab {
 	}
 	l.watchReleases()
 	l.fabric, l.router = l.namespace(), l.namespace()
-	l.forwards(l.router)
+	l.must(l.router.Forward())
 	for _, n := range c.Networks {
 		l.addNetwork(n)
 	}
@@ -199,25 +190,6 @@ func (l *Lab) namespace() *netlab.Namespace {
 	return ns
 }
 
-// forwards makes a namespace forward packets.
-func (l *Lab) forwards(ns *netlab.Namespace) {
-	for _, path := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
-		l.must(ns.Do(func() error { return os.WriteFile(path, []byte("1"), 0o600) }))
-	}
-}
-
-// ip runs commands of ip in a namespace, with one process.
-func ip(ns *netlab.Namespace, commands ...string) error {
-	cmd := exec.Command("ip", "-batch", "-")
-	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Do(cmd.Run); err != nil {
-		return fmt.Errorf("ip %q: %w: %s", commands, err, &out)
-	}
-	return nil
-}
-
 // bridgeOf returns the name of the bridge of a network.
 func bridgeOf(network string) string { return "br" + short(network) }
 
@@ -230,7 +202,7 @@ func short(id string) string {
 // addNetwork makes the bridge of a network, and gives the router the gateways of its subnets.
 func (l *Lab) addNetwork(n Network) {
 	bridge, port := bridgeOf(n.ID), "gw"+short(n.ID)
-	l.must(ip(l.fabric,
+	l.must(l.fabric.IP(
 		"link add "+bridge+" type bridge forward_delay 0",
 		"link set "+bridge+" up",
 		"link add "+port+" type veth peer name "+port+" netns "+l.router.Path(),
@@ -243,7 +215,7 @@ func (l *Lab) addNetwork(n Network) {
 			commands = append(commands, fmt.Sprintf("route add %s dev %s", s.CIDR, port))
 		}
 	}
-	l.must(ip(l.router, commands...))
+	l.must(l.router.IP(commands...))
 }
 
 // Gateways returns the router's addresses.
@@ -264,37 +236,8 @@ func (l *Lab) Gateways() (all []stage.End) {
 func (l *Lab) reach(ns *netlab.Namespace, ports ...int) {
 	for _, port := range ports {
 		address := fmt.Sprintf("127.0.0.1:%d", port)
-		var listener net.Listener
-		l.must(ns.Do(func() (err error) {
-			listener, err = net.Listen("tcp", address)
-			return err
-		}))
-		l.pass(listener, address)
+		_, stop, err := ns.Relay(address, address)
+		l.must(err)
+		l.t.Cleanup(stop)
 	}
-}
-
-// pass forwards connections until the test ends.
-func (l *Lab) pass(listener net.Listener, to string) {
-	var all sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
-	l.t.Cleanup(func() { cancel(); _ = listener.Close(); all.Wait() })
-	all.Go(func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer func() { _ = in.Close() }()
-				out, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
-				if err != nil {
-					return
-				}
-				defer func() { _ = out.Close() }()
-				defer context.AfterFunc(ctx, func() { _ = in.Close(); _ = out.Close() })()
-				all.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
-				_, _ = io.Copy(out, in)
-			})
-		}
-	})
 }

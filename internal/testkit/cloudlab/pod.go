@@ -8,14 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
@@ -27,8 +22,7 @@ type Pod struct {
 	Addresses []netip.Addr
 	node      *Node
 	ns        *netlab.Namespace
-	list      *libcni.NetworkConfigList
-	rt        *libcni.RuntimeConf
+	attached  *stage.Attachment
 	said      *strings.Builder // standard error of the plugins
 
 	use  sync.RWMutex // held for reading while packets are sent, for writing by DEL
@@ -37,46 +31,26 @@ type Pod struct {
 
 // newPod makes a pod without a network.
 func (n *Node) newPod(name string) (*Pod, error) {
-	list, err := libcni.ConfListFromFile(n.listPath())
-	if err != nil {
-		return nil, err
-	}
 	ns, err := netlab.New()
 	if err != nil {
 		return nil, err
 	}
-	p := &Pod{Name: name, node: n, ns: ns, list: list, said: &strings.Builder{}}
-	p.rt = &libcni.RuntimeConf{
-		ContainerID: n.Node + "-" + name, NetNS: ns.Path(), IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", name}},
+	p := &Pod{Name: name, node: n, ns: ns, said: &strings.Builder{}}
+	p.attached, err = stage.NewAttachment(n.Agent, n.ns.Do, n.listPath(), name, ns.Path())
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
 	}
+	p.attached.Stderr = p.said
 	return p, nil
-}
-
-func (p *Pod) cni(f func(cni *libcni.CNIConfig) error) error {
-	run := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: p.said}}
-	cni := libcni.NewCNIConfigWithCacheDir([]string{p.node.Bin}, filepath.Join(p.node.Dir, "cache"), run)
-	return p.node.ns.Do(func() error { return f(cni) })
 }
 
 // add runs ADD and tells the judge.
 func (p *Pod) add(ctx context.Context) error {
-	var result *types100.Result
-	err := p.cni(func(cni *libcni.CNIConfig) error {
-		answer, err := cni.AddNetworkList(ctx, p.list, p.rt)
-		if err == nil {
-			result, err = types100.NewResultFromResult(answer)
-		}
-		return err
-	})
+	addresses, err := p.attached.Add(ctx)
 	if err != nil {
 		return fmt.Errorf("ADD %s on %s: %w", p.Name, p.node.Node, err)
 	}
-	for _, ip := range result.IPs {
-		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			p.Addresses = append(p.Addresses, a.Unmap())
-		}
-	}
+	p.Addresses = append(p.Addresses, addresses...)
 	p.node.l.Judge.Added(time.Now(), p.Name, p.node.Machine, p.Addresses)
 	return nil
 }
@@ -89,8 +63,7 @@ func (p *Pod) del(ctx context.Context) error {
 	p.node.l.Judge.Deleting(time.Now(), p.Name, p.node.Machine)
 	var err error
 	for ctx.Err() == nil {
-		err = p.cni(func(cni *libcni.CNIConfig) error { return cni.DelNetworkList(ctx, p.list, p.rt) })
-		if err == nil {
+		if err = p.attached.Del(ctx); err == nil {
 			return p.ns.Close()
 		}
 		select {

@@ -119,31 +119,10 @@ func (l *lab) startEtcd() string {
 	l.store, err = etcd.Open(etcd.Config{Endpoints: []string{l.etcd.Endpoint()}, Prefix: "/cadastre/"})
 	l.must(err)
 	l.t.Cleanup(func() { _ = l.store.Close() })
-	var inside net.Listener
-	l.must(l.host.Do(func() (err error) {
-		inside, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	}))
-	l.t.Cleanup(func() { _ = inside.Close() })
-	go func() {
-		for {
-			from, err := inside.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer from.Close()
-				to, err := net.Dial("tcp", l.etcd.Address())
-				if err != nil {
-					return
-				}
-				defer to.Close()
-				go func() { _, _ = io.Copy(to, from) }()
-				_, _ = io.Copy(from, to)
-			}()
-		}
-	}()
-	return "http://" + inside.Addr().String()
+	address, stop, err := l.host.Relay("127.0.0.1:0", l.etcd.Address())
+	l.must(err)
+	l.t.Cleanup(stop)
+	return "http://" + address
 }
 
 // start starts the agent and waits until it serves.
