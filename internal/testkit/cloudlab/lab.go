@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -88,19 +90,52 @@ func Why() string {
 	return netlab.Why()
 }
 
-// Build builds the programs of a lab into a folder: cadastre-cni and cadastre, and those of
+// Main is TestMain of a provider whose module is the parent folder: it builds the programs
+// into the folder of an environment variable, by default a temporary one, and runs the tests.
+func Main(m *testing.M, variable string) int {
+	if why := Why(); why != "" {
+		fmt.Fprintln(os.Stderr, "the tests on a lab: NOT RUN:", why)
+		return m.Run()
+	}
+	if os.Getenv(variable) == "" {
+		dir, err := os.MkdirTemp("", "cloudlab-bin-")
+		if err == nil {
+			defer os.RemoveAll(dir)
+			err = build(context.Background(), "..", dir)
+		}
+		if err == nil {
+			err = os.Setenv(variable, dir)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// build builds the programs of a lab into a folder: cadastre-cni and cadastre, and those of
 // the provider, whose module is in root.
-func Build(ctx context.Context, root, bin string) error {
-	if err := stage.Build(
-		ctx,
-		filepath.Join(root, "..", ".."),
-		bin,
-		"./cmd/cadastre-cni",
-		"./cmd/cadastre",
-	); err != nil {
+func build(ctx context.Context, root, bin string) error {
+	main := filepath.Join(root, "..", "..")
+	if err := stage.Build(ctx, main, bin, "./cmd/cadastre-cni", "./cmd/cadastre"); err != nil {
 		return err
 	}
 	return stage.Build(ctx, root, bin, "./cmd/...")
+}
+
+// Seed returns the seed of an environment variable, by default a random one, and logs it.
+func Seed(t testing.TB, variable string) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv(variable); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s=%s: want a number: %v", variable, text, err)
+		}
+	}
+	t.Logf("%s=%d", variable, seed)
+	return seed
 }
 
 // New starts a control plane with the definitions of Cadastre's objects, the networks and

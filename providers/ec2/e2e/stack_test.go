@@ -33,30 +33,7 @@ const (
 	seedVariable = "CADASTRE_TEST_EC2_SEED" // of pods and faults
 )
 
-func TestMain(m *testing.M) { os.Exit(build(m)) }
-
-// build builds the programs and runs the tests.
-func build(m *testing.M) int {
-	if why := cloudlab.Why(); why != "" {
-		fmt.Fprintln(os.Stderr, "providers/ec2/e2e: NOT RUN:", why)
-		return m.Run()
-	}
-	if os.Getenv(binVariable) == "" {
-		dir, err := os.MkdirTemp("", "ec2-e2e-")
-		if err == nil {
-			defer os.RemoveAll(dir)
-			err = cloudlab.Build(context.Background(), "..", dir)
-		}
-		if err == nil {
-			err = os.Setenv(binVariable, dir)
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(cloudlab.Main(m, binVariable)) }
 
 // The properties of the proxy before moto.
 const (
@@ -96,14 +73,7 @@ func newStack(t *testing.T) *stack {
 	if why := cloudlab.Why(); why != "" {
 		t.Skip("NOT RUN: ", why)
 	}
-	s := &stack{t: t, server: mototest.Start(t), subnets: map[string]netip.Prefix{}, seed: rand.Uint64()}
-	if text := os.Getenv(seedVariable); text != "" {
-		var err error
-		if s.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("%s=%d", seedVariable, s.seed)
+	s := &stack{t: t, server: mototest.Start(t), subnets: map[string]netip.Prefix{}, seed: cloudlab.Seed(t, seedVariable)}
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -29,30 +29,7 @@ const (
 	seedVariable = "CADASTRE_TEST_OPENSTACK_SEED" // of pods and faults
 )
 
-func TestMain(m *testing.M) { os.Exit(build(m)) }
-
-// build builds the programs and runs the tests.
-func build(m *testing.M) int {
-	if why := cloudlab.Why(); why != "" {
-		fmt.Fprintln(os.Stderr, "providers/openstack/e2e: NOT RUN:", why)
-		return m.Run()
-	}
-	if os.Getenv(binVariable) == "" {
-		dir, err := os.MkdirTemp("", "openstack-e2e-")
-		if err == nil {
-			defer os.RemoveAll(dir)
-			err = cloudlab.Build(context.Background(), "..", dir)
-		}
-		if err == nil {
-			err = os.Setenv(binVariable, dir)
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(cloudlab.Main(m, binVariable)) }
 
 // The properties of the proxy before Neutron.
 const (
@@ -79,14 +56,7 @@ func newStack(t *testing.T, mode string, networks ...[]string) *stack {
 	if why := cloudlab.Why(); why != "" {
 		t.Skip("NOT RUN: ", why)
 	}
-	s := &stack{t: t, server: neutrontest.New(t, neutrontest.Options{}), seed: rand.Uint64()}
-	if text := os.Getenv(seedVariable); text != "" {
-		var err error
-		if s.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("%s=%d", seedVariable, s.seed)
+	s := &stack{t: t, server: neutrontest.New(t, neutrontest.Options{}), seed: cloudlab.Seed(t, seedVariable)}
 	config := cloudlab.Config{Root: "..", Cloud: openstack.Name, Modes: []string{mode}, Truth: s.truth}
 	for _, cidrs := range networks {
 		n := s.server.Network(t, cidrs...)
