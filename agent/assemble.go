@@ -208,6 +208,7 @@ func (a *assembly) openLedger(ctx context.Context, d dependencies) (err error) {
 		return err
 	}
 	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
+	a.metrics.About(a.Status)
 	a.metrics.Watch(a.clusterState)
 	a.watchSouthbound()
 	timed.observe = a.metrics.Commit
@@ -342,6 +343,7 @@ func (a *assembly) makePlugins(d dependencies) {
 			Socket:     conf.Docker.Socket,
 			Listener:   d.listeners.Docker,
 			Limits:     httpserver.Limits{Connections: d.shares.Other},
+			Around:     a.metrics.WatchDocker(a.clock.now),
 		})
 		a.loop.AddHandlers(a.docker)
 	}

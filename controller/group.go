@@ -195,7 +195,7 @@ func (g *group) size() int {
 
 // apply commits the events southbound, one after the other, and ends each of them.
 func (g *group) apply(work context.Context) {
-	c := g.c
+	c, took := g.c, g.runs[0].rec.CommitTook
 	for i, r := range g.runs {
 		if c.fatal != nil {
 			g.abandon(work, g.runs[i:])
@@ -204,7 +204,7 @@ func (g *group) apply(work context.Context) {
 		if i > 0 {
 			c.rewatch(r.rec)
 		}
-		r.rec.Group = g.size()
+		r.rec.Group, r.rec.CommitTook = g.size(), took
 		ctx, cancel := context.WithTimeout(work, c.cfg.EventTimeout)
 		r.apply(ctx)
 		cancel()

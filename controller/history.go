@@ -32,6 +32,9 @@ type Record struct {
 	Verification    []string `json:",omitempty"` // what a VerificationResync has found
 	Error           string   `json:",omitempty"` // given to Done
 	Subject         Subject  `json:",omitzero"`  // of a SubjectEvent
+
+	CommitTook time.Duration `json:",omitempty"` // of the durable commits, a group's shared one and a revert's included
+	SinkTook   time.Duration `json:",omitempty"` // of the sink's commit
 }
 
 // Subject names the attachment that an event is about.

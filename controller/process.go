@@ -395,6 +395,8 @@ func (r *run) apply(ctx context.Context) {
 }
 
 func (r *run) commitStaged(ctx context.Context) error {
+	began := r.c.deps.Now()
+	defer func() { r.rec.CommitTook += r.c.deps.Now().Sub(began) }()
 	for i, x := range r.c.deps.Committers {
 		if err := guard(func() error { return x.Commit(ctx) }); err != nil {
 			for _, y := range r.c.deps.Committers[i+1:] {

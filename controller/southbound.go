@@ -37,7 +37,9 @@ func (r *run) commitSink(ctx context.Context) error {
 		RevertOnFailure: r.reverts,
 		Retry:           retry,
 	}
+	began := c.deps.Now()
 	err := guard(func() error { return c.deps.Sink.Commit(ctx, txn) })
+	r.rec.SinkTook = c.deps.Now().Sub(began)
 	if err != nil {
 		err = fmt.Errorf("%s: commit southbound: %w", r.ev.name, err)
 		r.rec.TxnError = err.Error()

@@ -90,6 +90,7 @@ func New(c Config) *Budget {
 // Take waits for a token. The error wraps that of ctx.
 func (b *Budget) Take(ctx context.Context, operation string) error {
 	began := b.config.Now()
+	b.metrics.begin(operation)
 	err := b.take(ctx)
 	b.metrics.wait.WithLabelValues(operation).Observe(b.config.Now().Sub(began).Seconds())
 	if err != nil {

@@ -52,6 +52,15 @@ func newMetrics(cloud string, rate func() float64) *metrics {
 	}
 }
 
+// begin has the counters of an operation begin at 0, so that the first refusal is an increase.
+func (m *metrics) begin(operation string) {
+	for _, outcome := range []string{
+		outcomeDone, outcomeRefused, outcomeThrottled, outcomeServerError, outcomeNoAnswer, outcomeNotSent,
+	} {
+		m.requests.WithLabelValues(operation, outcome)
+	}
+}
+
 func (m *metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.wait, m.duration, m.rate}
 }

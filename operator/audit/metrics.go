@@ -22,7 +22,7 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	m := runner.NewMetrics("cadastre_audit_")
-	return &metrics{
+	all := &metrics{
 		Metrics: m,
 		findings: m.Gauge(
 			"findings",
@@ -38,6 +38,8 @@ func newMetrics() *metrics {
 		).WithLabelValues(),
 		took: m.Histogram("round_duration_seconds", "Duration of comparisons that succeeded."),
 	}
+	all.show(nil)
+	return all
 }
 
 // show counts the findings of every number, also those that have none.

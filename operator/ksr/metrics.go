@@ -47,7 +47,7 @@ func newMetrics(r *Reflector) *metrics {
 		}
 		gauge(lastSweep, last)
 	})
-	return &metrics{
+	all := &metrics{
 		Metrics: m,
 		writes: m.Counter(
 			"writes_total",
@@ -62,6 +62,14 @@ func newMetrics(r *Reflector) *metrics {
 		),
 		sweeps: m.Counter("sweeps_total", "Comparisons of all keys.").WithLabelValues(),
 	}
+	for _, what := range []string{"store", "older", "fence", "watch", "object"} {
+		all.errors.WithLabelValues(what)
+	}
+	for _, resource := range kv.Resources() {
+		all.writes.WithLabelValues(resource.Name, "put")
+		all.writes.WithLabelValues(resource.Name, "delete")
+	}
+	return all
 }
 
 func oneIf(b bool) float64 {

@@ -4,6 +4,8 @@
 package netresource
 
 import (
+	"cmp"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ func TestMetricNames(t *testing.T) {
 	g.Expect(r.Register(m)).To(Succeed())
 	g.Expect(r.Register(m.Under("cce"))).To(Succeed())
 	g.Expect(r.Register(m.Under(""))).To(Succeed())
+	g.Expect(r.Register(m.Cilium())).To(Succeed())
 	m.SetOverdueCalls("Resync", 1)
 	m.IncAllocationAttempt("success", "s")
 	m.AddIPAllocation("s", 3)
@@ -52,13 +55,27 @@ func TestMetricNames(t *testing.T) {
 		}
 	}
 	published["provider_calls_overdue"] = []string{"operation"} // ours alone
+	ours := map[string]string{
+		"allocation_ops": "allocations_total", "release_ops": "releases_total",
+		"interface_creation_ops": "interface_creations_total", "available": "available_interfaces",
+	}
+	cilium := map[string]string{"allocation_ops": "ip_allocation_ops", "release_ops": "ip_release_ops", "available": "available_interfaces"}
 	var want []string
-	for _, namespace := range []string{"cadastre_", "cce_", ""} {
+	for namespace, renamed := range map[string]map[string]string{"cadastre_": ours, "cce_": nil, "": nil, "cilium_operator_": cilium} {
 		for name, with := range published {
-			want = append(want, namespace+"ipam_"+name)
-			g.Expect(labels[namespace+"ipam_"+name]).To(HaveLen(len(with)), name)
-			g.Expect(labels[namespace+"ipam_"+name]).To(ContainElements(with), name)
+			name = namespace + "ipam_" + cmp.Or(renamed[name], name)
+			want = append(want, name)
+			g.Expect(labels[name]).To(HaveLen(len(with)), name)
+			g.Expect(labels[name]).To(ContainElements(with), name)
 		}
 	}
 	g.Expect(names).To(ConsistOf(want))
+	for _, f := range all {
+		m := f.GetMetric()[0]
+		for part, value := range map[string]float64{"allocation": 3, "release": 2} {
+			if strings.HasSuffix(f.GetName(), part+"_ops") || strings.HasSuffix(f.GetName(), part+"s_total") {
+				g.Expect(m.GetCounter().GetValue()).To(Equal(value), f.GetName())
+			}
+		}
+	}
 }

@@ -47,14 +47,23 @@ func newMetrics(b *assignments, r *reports, leading func() bool) *metrics {
 		}
 		ch <- prometheus.MustNewConstMetric(leader, prometheus.GaugeValue, value)
 	})
-	return &metrics{
+	all := &metrics{
 		Metrics: m,
 		patches: m.Counter("cadastre_node_cidr_patches_total",
 			"Patches of Node objects by outcome: ok, refused (not applied), unknown (read back).", "outcome"),
-		syncs: m.Counter("cadastre_node_cidr_syncs_total", "Synchronizations of a node by outcome.", "outcome"),
+		syncs: m.Counter("cadastre_node_cidr_syncs_total",
+			"Synchronizations of a node by outcome: ok, exhausted (no CIDR is free), quarantined, deposed or error.",
+			"outcome"),
 		assigned: m.Histogram("cadastre_node_cidr_assign_duration_seconds",
 			"Time from the creation of a Node object to its podCIDRs.", prometheus.ExponentialBuckets(.01, 2.5, 14)...),
 	}
+	for _, outcome := range []string{"ok", "refused", "unknown"} {
+		all.patches.WithLabelValues(outcome)
+	}
+	for _, outcome := range []string{"ok", "exhausted", "quarantined", "deposed", "error"} {
+		all.syncs.WithLabelValues(outcome)
+	}
+	return all
 }
 
 // rangeMetrics holds the metrics of ranges.
