@@ -19,7 +19,8 @@ import (
 // images in k8s/, too.
 const Next = "0.1.0-dev"
 
-// The linker writes these of a release: the version without "v", and the whole commit.
+// The linker writes these of a release: the version without "v", and the whole commit, with
+// "+changes" behind it if the source differed.
 var release, commit string
 
 // Info describes the build of a program.
@@ -49,8 +50,9 @@ func Read() Info {
 
 // describe prefers the linker's commit to the one that Go has recorded.
 func describe(version, commit string, build *debug.BuildInfo) Info {
-	i := Info{Version: version, Commit: commit, Go: build.GoVersion}
+	i := Info{Version: version, Go: build.GoVersion}
 	if commit != "" {
+		i.Commit, i.Modified = strings.CutSuffix(commit, "+changes")
 		return i
 	}
 	for _, s := range build.Settings {

@@ -21,6 +21,7 @@ func TestDescribe(t *testing.T) {
 	}}
 	g.Expect(describe("1", "", build).String()).To(Equal("1, 0123456789ab with changes, go1"))
 	g.Expect(describe("1", "fedcba98765432", build)).To(Equal(Info{Version: "1", Commit: "fedcba98765432", Go: "go1"}))
+	g.Expect(describe("1", "fedcba98765432+changes", build).String()).To(Equal("1, fedcba987654 with changes, go1"))
 	g.Expect(describe("1", "short", &debug.BuildInfo{}).String()).To(Equal("1, short"))
 	g.Expect(Line("x")).To(HavePrefix("x " + Next + ", "))
 }
