@@ -194,6 +194,3 @@ func (a *Agent) fail(err error) {
 		a.exit(err)
 	}
 }
-
-// version of the agent.
-const version = "0.1.0-dev"

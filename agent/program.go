@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 )
 
@@ -23,6 +25,7 @@ import (
 type Program struct {
 	Name   string         // in messages, such as cadastre-agent
 	Args   []string       // of the command line, without the name
+	Stdout io.Writer      // of --version; nil: Stderr
 	Stderr io.Writer      // of messages and of the log
 	Exit   func(code int) // ends the process at once
 	Cloud  *CloudProvider // for podBlocks interfaces; nil: none
@@ -30,12 +33,18 @@ type Program struct {
 	Dataplane *Dataplane
 }
 
+// errVersion stands for --version.
+var errVersion = errors.New("the version is wanted")
+
 // Main runs the agent as a program until ctx ends, and returns the exit code of the
 // process.
 func Main(ctx context.Context, p Program) int {
 	node, env, err := p.parseFlags()
 	switch {
 	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errVersion):
+		fmt.Fprintln(cmp.Or(p.Stdout, p.Stderr), version.Line(p.Name))
 		return 0
 	case err != nil:
 		fmt.Fprintf(p.Stderr, "%s: %v\n", p.Name, err)
@@ -87,6 +96,7 @@ func (p Program) parseFlags() (Node, CloudEnvironment, error) {
 	node, env := DefaultNode(), CloudEnvironment{QPS: defaultCloudQPS, Burst: defaultCloudBurst}
 	fs := flag.NewFlagSet(p.Name, flag.ContinueOnError)
 	fs.SetOutput(p.Stderr)
+	showVersion := fs.Bool("version", false, "print the version and exit")
 	fs.StringVar(&node.ConfigFile, "config", node.ConfigFile, "the configuration `file`")
 	fs.StringVar(&node.Name, "node-name", node.Name, "the `name` of this node, as Kubernetes has it")
 	fs.StringVar(&node.StateDir, "state-dir", node.StateDir, "the `directory` of the database")
@@ -114,6 +124,8 @@ func (p Program) parseFlags() (Node, CloudEnvironment, error) {
 		return node, env, err
 	}
 	switch {
+	case *showVersion:
+		return node, env, errVersion
 	case fs.NArg() > 0:
 		return node, env, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
 	case node.CheckInterval <= 0:

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
@@ -45,7 +46,7 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 		})
 	}
 	a.log.Info("the agent starts",
-		"node", a.node.Name, "nodeID", a.idClaimer.ID(), "instance", a.instance, "version", version,
+		"node", a.node.Name, "nodeID", a.idClaimer.ID(), "instance", a.instance, "version", version.Current(),
 		"stateDir", a.node.StateDir, "socket", a.socket())
 	if n := a.ledger.Rebooted(); n > 0 {
 		a.log.Info("the machine was booted: leases of its sandboxes have ended", "count", n)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
@@ -97,7 +98,7 @@ func (a *assembly) healthy() error {
 // Status describes the agent.
 func (a *assembly) Status() localapi.Status {
 	s := localapi.Status{
-		Version:    version,
+		Version:    version.Current(),
 		NodeName:   a.node.Name,
 		NodeID:     a.idClaimer.ID(),
 		Instance:   a.instance,

@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/spf13/pflag"
 
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 
@@ -131,7 +132,7 @@ func TestHelpAndVersion(t *testing.T) {
 	g := NewWithT(t)
 	var out, errs bytes.Buffer
 	g.Expect(run(t.Context(), []string{"--version"}, &out, &errs, host{})).To(BeZero())
-	g.Expect(out.String()).To(Equal("cadastre-operator " + version + "\n"))
+	g.Expect(out.String()).To(Equal(version.Line("cadastre-operator") + "\n"))
 	out.Reset()
 	g.Expect(run(t.Context(), []string{"--help"}, &out, &errs, host{})).To(BeZero())
 	g.Expect(errs.String()).To(BeEmpty())

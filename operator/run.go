@@ -13,11 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/kvdb"
 )
-
-// version of the program.
-const version = "0.1.0-dev"
 
 // Exit codes.
 const (
@@ -89,7 +87,7 @@ operators runs the controllers; the remaining ones wait for its Lease.`,
 // runWith validates the options and runs the operator.
 func runWith(ctx context.Context, o commandLine, stdout, stderr io.Writer, h host) error {
 	if o.version {
-		_, err := fmt.Fprintln(stdout, "cadastre-operator", version)
+		_, err := fmt.Fprintln(stdout, version.Line("cadastre-operator"))
 		return err
 	}
 	errs := o.validate()

@@ -16,11 +16,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/cadastre/cadastre/httpserver"
+	"github.com/cadastre/cadastre/internal/version"
 )
 
 // serve runs the operator until ctx ends or a part of it fails.
 func (p *operator) serve(ctx context.Context) error {
-	p.log.Info("the operator starts", "version", version, "identity", p.identity)
+	p.log.Info("the operator starts", "version", version.Current(), "identity", p.identity)
 	bind := p.options.address()
 	if bind == "" {
 		return p.runner.Run(ctx)

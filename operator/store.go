@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/etcd"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
@@ -33,7 +34,7 @@ func connect(o commandLine) (c clients, err error) {
 	if c.config, err = restConfig(o.kubeconfig); err != nil {
 		return c, err
 	}
-	c.config.UserAgent = "cadastre-operator/" + version
+	c.config.UserAgent = "cadastre-operator/" + version.Current()
 	c.config.QPS, c.config.Burst = o.qps, o.burst
 	typed, leases := rest.CopyConfig(c.config), rest.CopyConfig(c.config)
 	typed.ContentType = runtime.ContentTypeProtobuf

@@ -24,6 +24,7 @@ import (
 
 	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/operator/audit"
 	"github.com/cadastre/cadastre/operator/ksr"
@@ -108,7 +109,7 @@ func (p *operator) registerMetrics() {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "cadastre_operator_build_info",
 		Help:        "Version of this program and of Go; always 1.",
-		ConstLabels: prometheus.Labels{"version": version, "go_version": goruntime.Version()},
+		ConstLabels: prometheus.Labels{"version": version.Current(), "go_version": goruntime.Version()},
 	})
 	build.Set(1)
 	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})

@@ -19,6 +19,7 @@ func main() {
 	code := agent.Main(ctx, agent.Program{
 		Name:   "cadastre-agent",
 		Args:   os.Args[1:],
+		Stdout: os.Stdout,
 		Stderr: os.Stderr,
 		Exit:   os.Exit,
 	})

@@ -7,9 +7,18 @@
 // is written down for it, and everything else is to be tried again.
 package main
 
-import "os"
+import (
+	"fmt"
+	"os"
+
+	"github.com/cadastre/cadastre/internal/version"
+)
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--version" { // a runtime gives no arguments
+		fmt.Println(version.Line("cadastre-cni"))
+		return
+	}
 	os.Exit(withRoom(false, func() int { return run(os.Getenv, os.Stdin, os.Stdout) }))
 }
 

@@ -26,7 +26,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Getenv, os.Stderr, os.Exit)
+	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr, os.Exit)
 	stop()
 	os.Exit(code)
 }

@@ -59,7 +59,7 @@ func (s *stand) start() (stop func()) {
 		env := func(key string) string {
 			return map[string]string{"AGENT_SOCKET": s.path("agent.sock"), "ENGINE": s.engine}[key]
 		}
-		ended <- run(ctx, []string{"--socket", s.path("docker.sock"), "--data", s.path("data")}, env, s.log, func(int) { panic("the database was changed") })
+		ended <- run(ctx, []string{"--socket", s.path("docker.sock"), "--data", s.path("data")}, env, io.Discard, s.log, func(int) { panic("the database was changed") })
 	}()
 	s.Eventually(s.path("docker.sock"), "20s").Should(BeAnExistingFile())
 	s.Eventually(s.path("data/agent.sock"), "20s").Should(BeAnExistingFile())
@@ -249,11 +249,11 @@ func TestCommandLine(t *testing.T) {
 	env := func(string) string { return "" }
 	for _, args := range []string{"", "--agent /a --socket /a", "--agent /a more", "--no-such-flag"} {
 		var stderr bytes.Buffer
-		g.Expect(run(t.Context(), strings.Fields(args), env, &stderr, nil)).To(Equal(2), args)
+		g.Expect(run(t.Context(), strings.Fields(args), env, io.Discard, &stderr, nil)).To(Equal(2), args)
 		g.Expect(stderr.Len()).NotTo(BeZero(), args)
 	}
-	g.Expect(run(t.Context(), []string{"--help"}, env, io.Discard, nil)).To(BeZero())
+	g.Expect(run(t.Context(), []string{"--help"}, env, io.Discard, io.Discard, nil)).To(BeZero())
 	var stderr bytes.Buffer
-	g.Expect(run(t.Context(), []string{"--agent", "/a", "--data", "/dev/null/x"}, env, &stderr, nil)).To(Equal(1))
+	g.Expect(run(t.Context(), []string{"--agent", "/a", "--data", "/dev/null/x"}, env, io.Discard, &stderr, nil)).To(Equal(1))
 	g.Expect(stderr.String()).To(ContainSubstring("open database /dev/null/x/cadastre.db"))
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/httpserver"
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
@@ -32,9 +33,6 @@ import (
 	"github.com/cadastre/cadastre/witness/engine"
 )
 
-// version of the program.
-const version = "0.1.0-dev"
-
 // options holds the command line.
 type options struct {
 	socket, agent, data, engine string
@@ -42,6 +40,9 @@ type options struct {
 	exit  func(int)        // ends the process at once
 	ticks <-chan time.Time // the engine is read at each
 }
+
+// errVersion stands for --version.
+var errVersion = errors.New("the version is wanted")
 
 // checkEvery is the interval at which the database file is checked.
 const checkEvery = 5 * time.Second
@@ -65,10 +66,13 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (opt opt
 	fs.StringVar(&opt.engine, "engine", or(getenv("ENGINE"), "unix:///run/docker.sock"),
 		"the `address` of the engine's API, or none (default $ENGINE)")
 	fs.StringVar(&opt.data, "data", "/data", "the `directory` of the own ledger and of the local API's socket")
+	showVersion := fs.Bool("version", false, "print the version and exit")
 	if err := fs.Parse(args); err != nil {
 		return opt, err
 	}
 	switch {
+	case *showVersion:
+		return opt, errVersion
 	case fs.NArg() > 0:
 		return opt, fmt.Errorf("unexpected argument %q: only flags are known", fs.Arg(0))
 	case opt.agent == "":
@@ -88,7 +92,13 @@ func or(texts ...string) string {
 }
 
 // run runs the program and returns its exit code, unless exit ends the process.
-func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer, exit func(int)) int {
+func run(
+	ctx context.Context,
+	args []string,
+	getenv func(string) string,
+	stdout, stderr io.Writer,
+	exit func(int),
+) int {
 	opt, err := parse(args, getenv, stderr)
 	opt.exit = exit
 	ticker := time.NewTicker(observeEvery)
@@ -96,6 +106,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	opt.ticks = ticker.C
 	switch {
 	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errVersion):
+		fmt.Fprintln(stdout, version.Line("cadastre-docker-plugin"))
 		return 0
 	case err != nil:
 		fmt.Fprintln(stderr, "cadastre-docker-plugin:", err)
@@ -217,7 +230,7 @@ func open(ctx context.Context, opt options, log *slog.Logger) (p *plugin, err er
 func (p *plugin) apiDeps(opt options, instance string, log *slog.Logger) restapi.Deps {
 	name, _ := os.Hostname()
 	p.status = localapi.Status{
-		Version:   version + " (Docker's plugin)",
+		Version:   version.Current() + " (Docker's plugin)",
 		NodeName:  name,
 		Instance:  instance,
 		Started:   time.Now().UTC(),

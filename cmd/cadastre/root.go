@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/witness"
 )
 
@@ -116,10 +117,12 @@ how the node's agent is.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 4 findings, 5 cannot tell; of apply, plan --against and repair also 4 refused.`,
+		Version:       version.Read().String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("cadastre {{.Version}}\n")
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)

@@ -5,15 +5,13 @@ package main
 
 import (
 	"context"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
-
-const version = "0.1.0-dev"
 
 // versions holds the output of version.
 type versions struct {
@@ -31,32 +29,12 @@ type clientVersion struct {
 }
 
 func thisVersion() clientVersion {
-	v := clientVersion{Version: version}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return v
-	}
-	v.Go = info.GoVersion
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			v.Revision = s.Value
-		case "vcs.modified":
-			v.Modified = s.Value == "true"
-		}
-	}
-	return v
+	i := version.Read()
+	return clientVersion{Version: i.Version, Revision: i.Commit, Modified: i.Modified, Go: i.Go}
 }
 
 func (v clientVersion) String() string {
-	text := v.Version
-	if v.Revision != "" {
-		text += ", " + v.Revision[:min(len(v.Revision), 12)]
-		if v.Modified {
-			text += " with changes"
-		}
-	}
-	return text + ", " + v.Go
+	return version.Info{Version: v.Version, Commit: v.Revision, Modified: v.Modified, Go: v.Go}.String()
 }
 
 func (a *app) versionCmd() *cobra.Command {

@@ -22,12 +22,18 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/cadastre/cadastre/internal/version"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the whole program; it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == "--version" {
+		fmt.Fprintln(stdout, version.Line("cni-installer"))
+		return 0
+	}
 	if len(args) == 0 {
 		fmt.Fprintln(stderr, "usage: cni-installer SOURCE=DESTINATION...")
 		return 2

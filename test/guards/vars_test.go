@@ -17,6 +17,8 @@ import (
 func variables() exceptions {
 	return exceptions{
 		"plugins/ipam/ipam.go: DefaultPlugin":            "published under this name as a variable",
+		"internal/version/version.go: release":           "the linker writes package variables only",
+		"internal/version/version.go: commit":            "the linker writes package variables only",
 		"web/web.go: dist":                               "go:embed fills a package variable only",
 		"operator/nodeipam/fence.go: ErrDeposed":         "the runner's error, under the name that docs/apis.md lists",
 		"ipam/ipamapi/errors.go: ErrInvalidAddressSpace": "published under this name, with a class",

@@ -23,6 +23,7 @@ func main() {
 	code := agent.Main(ctx, agent.Program{
 		Name:   "cadastre-agent-vpp",
 		Args:   os.Args[1:],
+		Stdout: os.Stdout,
 		Stderr: os.Stderr,
 		Exit:   os.Exit,
 		Dataplane: &agent.Dataplane{

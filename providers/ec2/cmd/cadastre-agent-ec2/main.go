@@ -23,6 +23,7 @@ func main() {
 	code := agent.Main(ctx, agent.Program{
 		Name:   "cadastre-agent-ec2",
 		Args:   os.Args[1:],
+		Stdout: os.Stdout,
 		Stderr: os.Stderr,
 		Exit:   os.Exit,
 		Cloud: &agent.CloudProvider{
