@@ -6,7 +6,7 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
 # Every module beside the main one.
-MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod ligato/go.mod vpp/go.mod test/peers/*/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod ligato/go.mod vpp/go.mod charts/test/go.mod test/peers/*/go.mod))
 # Of the tests of one module with a cloud: Neutron and moto take some minutes with EFFORT=1, and an hour with EFFORT=10.
 PROVIDERS_TIMEOUT ?= 90m
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
@@ -157,8 +157,15 @@ chaos: ## attacks on real agents, and simulations, into $(ATTACKS) and docs/reli
 bench: ## our benchmarks beside the peers', into $(BENCH) and docs/performance.md
 	$(GO) run ./test/peers/cmd/report -doc docs/performance.md $(BENCH)
 
-generate: ## the protobuf messages (needs protoc), and the definitions of our Kubernetes objects
+.PHONY: e2e-chart
+e2e-chart: $(LINT) ## the Helm charts beside k8s/: the same objects, refusals, every mode of both and releases on a real API server
+	$(GO) run ./test/e2e/kube/build -o .cache/kube
+	cd charts/test && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
+		KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 10m -count=1 ./...
+
+generate: ## the protobuf messages (needs protoc), the definitions of our Kubernetes objects, and what charts/ shares with k8s/
 	$(GO) run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1 object:headerFile=api/v1alpha1/boilerplate.txt crd paths=./api/v1alpha1 output:crd:dir=k8s/crd
+	charts/sync.sh
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
@@ -173,6 +180,7 @@ ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, en
 	$(MAKE) ligato
 	$(MAKE) e2e-docker
 	$(MAKE) e2e-kube E2E_FLAGS=-short
+	$(MAKE) e2e-chart
 	$(MAKE) e2e-node
 	$(MAKE) e2e-network
 	$(MAKE) e2e-page

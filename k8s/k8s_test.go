@@ -31,12 +31,14 @@ type securityContext struct {
 	AllowPrivilegeEscalation *bool
 	Privileged               bool
 	Capabilities             struct{ Add, Drop []string }
+	SeccompProfile           struct{ Type string }
 }
 
 type container struct {
 	Name            string
 	Command, Args   []string
 	SecurityContext securityContext
+	Resources       struct{ Limits map[string]string }
 	VolumeMounts    []mount
 }
 
@@ -128,6 +130,8 @@ func TestPrivileges(t *testing.T) {
 		g.Expect(s.ReadOnlyRootFilesystem).To(BeTrue(), c.Name)
 		g.Expect(s.AllowPrivilegeEscalation).To(HaveValue(BeFalse()), c.Name)
 		g.Expect(s.Capabilities.Drop).To(Equal([]string{"ALL"}), c.Name)
+		g.Expect(s.SeccompProfile.Type).To(Equal("RuntimeDefault"), c.Name)
+		g.Expect(c.Resources.Limits).To(And(HaveKey("memory"), Not(HaveKey("cpu"))), c.Name)
 	}
 	g.Expect(spec.InitContainers[0].SecurityContext.Capabilities.Add).To(BeEmpty())
 	g.Expect(spec.Containers[0].SecurityContext.Capabilities.Add).To(Equal([]string{"NET_ADMIN", "SYS_ADMIN"}))
