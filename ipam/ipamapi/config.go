@@ -22,7 +22,7 @@ type Config struct {
 	HostID   string        // unique name of the host, from which its local IPv6 pools follow
 	Serial   bool          // allocate the address after the last one instead of the lowest one
 	CoolDown time.Duration // from an address's release to its reuse
-	FromPods FromPods
+	FromPods FromPods      // pools that are parts of the pod block of the node
 
 	GiveUpAfter time.Duration // the least time between two observations that agree (Observe); 0: 1 min
 	Undo        time.Duration // time in which requests that are given up can be kept; 0: 1 h

@@ -25,11 +25,11 @@ type HostView interface {
 
 // Deps holds the dependencies of a Driver. Only Ledger is required.
 type Deps struct {
-	Ledger  *ledger.Ledger
-	Pools   PoolOpener // nil: only the Driver changes pools of the ledger
-	Records Records    // nil: they end with the process
-	Host    HostView   // nil: the host has no networks
-	Engine  Engine
+	Ledger  *ledger.Ledger // holds the leases
+	Pools   PoolOpener     // nil: only the Driver changes pools of the ledger
+	Records Records        // nil: they end with the process
+	Host    HostView       // nil: the host has no networks
+	Engine  Engine         // read before pools without a record are served
 	Config  Config
 	Log     *slog.Logger
 }

@@ -18,10 +18,10 @@ import (
 
 // Uplink is a network interface of a node whose addresses pods have.
 type Uplink struct {
-	Interface string // the provider's ID
-	MAC       string // by which the link is found
-	Device    int    // 0 is the machine's first interface
-	Ranges    []cloud.Range
+	Interface string         // the provider's ID
+	MAC       string         // by which the link is found
+	Device    int            // 0 is the machine's first interface
+	Ranges    []cloud.Range  // of its subnets, with their gateways
 	VPCCIDRs  []netip.Prefix // ranges of the whole cloud network
 }
 

@@ -52,6 +52,7 @@ type SizeLimit struct {
 	Min, Max int
 }
 
+// String returns the limit as the flag has it.
 func (l SizeLimit) String() string { return fmt.Sprintf("%s=%d-%d", l.Range, l.Min, l.Max) }
 
 // EventRecorder is the part of client-go's record.EventRecorder that the allocator uses.

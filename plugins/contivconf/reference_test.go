@@ -75,11 +75,6 @@ func TestReadme(t *testing.T) {
 	for _, section := range []string{"## Name", "## Description", "## Configuration", "## Events", "## Examples"} {
 		g.Expect(readme).To(gomega.ContainSubstring(section + "\n"))
 	}
-	for _, k := range knownKeys() {
-		if key, ours := strings.CutPrefix(k.Path, "cadastre."); ours && !k.Section {
-			g.Expect(readme).To(gomega.ContainSubstring("| `" + key + "` |"))
-		}
-	}
 	blocks := strings.Split(readme, "```yaml\n")[1:]
 	g.Expect(blocks).NotTo(gomega.BeEmpty())
 	for _, block := range blocks {

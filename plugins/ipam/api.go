@@ -52,7 +52,9 @@ type API interface {
 	ReleasePodIP(podID kv.PodID) error
 }
 
-// FamilyAPI is API for all families of a node, the first one first.
+// FamilyAPI returns for all families of a node what the method of API with the singular of
+// the name returns for the first one. The first family comes first. Addresses of nodes
+// have the length of their network.
 type FamilyAPI interface {
 	NodeIPAddresses(nodeID uint32) ([]*net.IPNet, error)
 	VxlanIPAddresses(nodeID uint32) ([]*net.IPNet, error)

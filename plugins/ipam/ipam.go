@@ -39,8 +39,8 @@ type Deps struct {
 	PodManager   Sandboxes            // nil: the newest sandbox of a pod follows from the leases
 	Claims       Claims               // nil: this node needs no claims
 	Interfaces   Interfaces           // with podBlocks interfaces; nil: this node has none
-	Ledger       *ledger.Ledger
-	Stage        *ledger.Stage // committed by the loop
+	Ledger       *ledger.Ledger       // holds the leases; nil: one in memory
+	Stage        *ledger.Stage        // committed by the loop
 	// Records stores the interfaces of addresses that pods have. The plugin is their only
 	// writer. nil: they are known while there is a NetResourceSet or this process runs.
 	Records Records

@@ -156,7 +156,7 @@ func (r *register) refusal(key string, m *kv.CustomNetwork, reserved []poolplan.
 // object.
 type Problem struct {
 	Object string // "pool/blue", "network/blue"
-	Text   string
+	Text   string // the error
 }
 
 // network holds the blocks of this node in one pod network.
@@ -185,7 +185,9 @@ func prefixes(blocks []poolplan.Block) []netip.Prefix {
 
 // PodNetworkChange is the event of changed blocks of this node or of other nodes, with
 // the same node ID.
-type PodNetworkChange struct{ Description string }
+type PodNetworkChange struct {
+	Description string // the blocks that open and those that drain
+}
 
 // GetName returns "Pod Network Change".
 func (ev *PodNetworkChange) GetName() string { return "Pod Network Change" }

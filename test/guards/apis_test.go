@@ -8,66 +8,30 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/types"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	. "github.com/onsi/gomega"
 )
 
-// apiPage is docs/apis.md as the test reads it.
-type apiPage struct {
-	document
-	packages map[string]string // import paths by name
-	instead  map[string]string // substitutions
+// apis holds the names that published signatures are written with.
+type apis struct {
+	packages map[string]string // import paths by the name in signatures
+	instead  []substitution
 }
 
-func newAPIPage(text string) apiPage {
-	a := apiPage{markdown(page{"docs/apis.md", []byte(text)}), map[string]string{}, map[string]string{}}
-	for _, r := range a.section("The published APIs", "Name on this page", "Package") {
-		a.packages[bare(r.cells[0])] = bare(r.cells[1])
-	}
-	for _, r := range a.section("Substitutions", "published", "here", "why") {
-		a.instead[bare(r.cells[0])] = bare(r.cells[1])
-	}
-	return a
-}
-
-func bare(cell string) string { return strings.Trim(cell, "`") }
-
-// section are the rows of the tables below a heading that have these columns.
-func (a apiPage) section(name string, columns ...string) []row {
-	i := slices.IndexFunc(a.headings, func(h heading) bool { return h.text == name })
-	if i < 0 {
-		return nil
-	}
-	end := 1 << 30
-	for _, h := range a.headings[i+1:] {
-		if h.level <= a.headings[i].level {
-			end = h.line
-			break
-		}
-	}
-	var rows []row
-	for _, table := range a.tables {
-		if at := table[0].line; at > a.headings[i].line && at < end && slices.Equal(table[0].cells, columns) {
-			rows = append(rows, table[1:]...)
-		}
-	}
-	return rows
-}
+// substitution is a type that stands in for a published one, and the reason.
+type substitution struct{ published, here, why string }
 
 // substitute puts our types for the published ones.
-func (a apiPage) substitute(sig string) string {
-	for _, from := range slices.Sorted(maps.Keys(a.instead)) {
-		sig = regexp.MustCompile(`\b`+regexp.QuoteMeta(from)+`\b`).ReplaceAllString(sig, a.instead[from])
+func (a apis) substitute(sig string) string {
+	for _, s := range a.instead {
+		sig = regexp.MustCompile(`\b`+regexp.QuoteMeta(s.published)+`\b`).ReplaceAllString(sig, s.here)
 	}
 	return sig
 }
 
-// declaration holds a signature of the page.
+// declaration holds the kind and the type of a symbol.
 type declaration struct {
 	kind string // func, var, const, type, field, embedded
 	typ  types.Type
@@ -83,7 +47,7 @@ func (d declaration) same(e declaration) bool {
 
 // read makes a declaration of a signature. An interface or struct without its
 // members is an empty one.
-func (a apiPage) read(u *universe, sig string) (declaration, error) {
+func (a apis) read(u *universe, sig string) (declaration, error) {
 	kind, text := "func", sig
 	if !strings.HasPrefix(sig, "func(") {
 		kind, text, _ = strings.Cut(sig, " ")
@@ -111,7 +75,7 @@ func (a apiPage) read(u *universe, sig string) (declaration, error) {
 }
 
 // find is the declaration of package.Symbol or package.Type.Member.
-func (a apiPage) find(u *universe, name string) (declaration, error) {
+func (a apis) find(u *universe, name string) (declaration, error) {
 	parts := strings.Split(name, ".")
 	p, err := u.Import(a.packages[parts[0]])
 	if err != nil {
@@ -120,14 +84,7 @@ func (a apiPage) find(u *universe, name string) (declaration, error) {
 	if len(parts) < 2 {
 		return declaration{}, fmt.Errorf("%s is not package.Symbol", name)
 	}
-	obj := p.Scope().Lookup(parts[1])
-	if obj != nil && len(parts) == 3 {
-		var index []int
-		obj, index, _ = types.LookupFieldOrMethod(obj.Type(), true, p, parts[2])
-		if len(index) != 1 {
-			obj = nil // of something that is embedded
-		}
-	}
+	obj := lookup(p, parts[1:])
 	if obj == nil || !obj.Exported() {
 		return declaration{}, fmt.Errorf("there is no %s", name)
 	}
@@ -162,79 +119,84 @@ func declare(obj types.Object) declaration {
 	return declaration{"", obj.Type()}
 }
 
-// compare finds rows that the code does not bear out.
-func (a apiPage) compare(u *universe, r row, name, sig string) []finding {
-	want, err := a.read(u, sig)
-	if err != nil {
-		return []finding{{"docs/apis.md", r.line, name, err.Error()}}
-	}
-	have, err := a.find(u, name)
-	if err != nil {
-		return []finding{{"docs/apis.md", r.line, name, err.Error()}}
-	}
-	if !have.same(want) {
-		return []finding{{"docs/apis.md", r.line, name, fmt.Sprintf("the page says %s, the code %s", want, have)}}
-	}
-	return nil
-}
-
-// published compares the page with a publication, and both with the code.
-func (a apiPage) published(u *universe, p publication) []finding {
+// published compares what a publication lists with the code.
+func (a apis) published(u *universe, p publication) []finding {
 	var found []finding
-	listed := map[string]string{}
-	for _, s := range p.symbols {
-		listed[s.name] = s.sig
+	report := func(name, format string, args ...any) {
+		found = append(found, finding{p.page(), 0, name, fmt.Sprintf(format, args...)})
 	}
-	rows := map[string]bool{}
-	for _, r := range a.section(p.heading, "published symbol", "here", "signature here", "note") {
-		name, here, sig := bare(r.cells[0]), bare(r.cells[1]), bare(r.cells[2])
-		rows[name] = true
-		found = append(found, a.compare(u, r, here, sig)...)
-		if listed[name] == "" {
-			found = append(found, finding{"docs/apis.md", r.line, name, "it is not among what was published"})
+	listed := map[string]bool{}
+	for _, s := range p.symbols {
+		listed[s.name] = true
+		want, err := a.read(u, a.substitute(s.sig))
+		if err != nil {
+			report(s.name, "%s", err)
 			continue
 		}
-		was, err := a.read(u, a.substitute(listed[name]))
-		is, err2 := a.read(u, sig)
-		if err != nil || err2 != nil || !was.same(is) {
-			found = append(found, finding{"docs/apis.md", r.line, name, fmt.Sprintf("published as %q, which does not become %q", listed[name], sig)})
+		have, err := a.find(u, a.pageName(p.path, "")+"."+s.name)
+		if err != nil {
+			report(s.name, "%s", err)
+			continue
+		}
+		if !have.same(want) {
+			report(s.name, "published as %s, the code has %s", want, have)
 		}
 	}
-	for _, s := range p.symbols {
-		if !rows[s.name] {
-			found = append(found, finding{"docs/apis.md", 0, s.name, "it was published and has no row"})
+	for name := range p.differs {
+		if !listed[name] {
+			report(name, "a difference is noted, and it was not published")
 		}
 	}
 	return found
 }
 
-// beside compares what the page says of our own symbols with the code, and
-// finds what the package exports and the page does not have.
-func (a apiPage) beside(u *universe, p publication) []finding {
+// undocumented finds symbols that the package exports beside the published ones without
+// a doc comment. Members of a type may do without: their names and types say it.
+func (a apis) undocumented(u *universe, docs *docIndex, p publication) []finding {
 	var found []finding
-	rows := map[string]bool{}
-	for _, r := range a.section(p.heading, "symbol", "signature", "what it is for") {
-		rows[bare(r.cells[0])] = true
-		found = append(found, a.compare(u, r, bare(r.cells[0]), bare(r.cells[1]))...)
+	for _, s := range a.beside(u, p) {
+		if docs.text(s.obj) == "" && !s.member {
+			found = append(found, finding{p.page(), 0, s.name, "the package exports it without a doc comment"})
+		}
 	}
-	for _, r := range a.section(p.heading, "published symbol", "here", "signature here", "note") {
-		rows[bare(r.cells[1])] = true
+	return found
+}
+
+// ownSymbol is a symbol that a package has beside the published ones.
+type ownSymbol struct {
+	name   string // package.Symbol or package.Type.Member
+	member bool
+	obj    types.Object
+}
+
+// beside returns the symbols that the package of a publication exports and that were not
+// published. Methods that only implement an interface of the package are left out: the
+// members of the interface are there.
+func (a apis) beside(u *universe, p publication) []ownSymbol {
+	listed := map[string]bool{}
+	for _, s := range p.symbols {
+		listed[s.name] = true
 	}
 	here, err := u.Import(p.path)
 	if err != nil {
-		return append(found, finding{p.path, 0, "", err.Error()})
+		return nil
 	}
+	on := a.pageName(p.path, here.Name())
+	var all []ownSymbol
 	for _, name := range exported(here) {
-		name = a.pageName(p.path, here.Name()) + strings.TrimPrefix(name, here.Name())
-		if !rows[name] && !rows[a.byInterface(u, name, rows)] {
-			found = append(found, finding{"docs/apis.md", 0, name, "the package exports it, the page does not have it"})
+		name = strings.TrimPrefix(name, here.Name()+".")
+		if listed[name] || a.byInterface(here, name) {
+			continue
+		}
+		if obj := lookup(here, strings.Split(name, ".")); obj != nil {
+			all = append(all, ownSymbol{on + "." + name, strings.Contains(name, "."), obj})
 		}
 	}
-	return found
+	return all
 }
 
-// pageName returns the page's name of a package: two may have the same name.
-func (a apiPage) pageName(path, name string) string {
+// pageName returns the name of a package in signatures: two may have the same name.
+func (a apis) pageName(path, name string) string {
 	for on, of := range a.packages {
 		if of == path {
 			return on
@@ -243,25 +205,37 @@ func (a apiPage) pageName(path, name string) string {
 	return name
 }
 
-// byInterface is the row of an interface of the package that has the method
-// name and that its type implements: ipam.IPAM.X is told of by ipam.FamilyAPI.X.
-func (a apiPage) byInterface(u *universe, name string, rows map[string]bool) string {
-	parts := strings.Split(name, ".")
-	if len(parts) != 3 {
-		return ""
-	}
-	p, err := u.Import(a.packages[parts[0]])
-	if err != nil {
-		return ""
+// byInterface reports whether an interface of the package has the method Type.Method and
+// Type implements it: ipam.FamilyAPI.X also documents ipam.IPAM.X.
+func (a apis) byInterface(p *types.Package, name string) bool {
+	typ, member, ok := strings.Cut(name, ".")
+	if !ok || types.IsInterface(p.Scope().Lookup(typ).Type()) {
+		return false
 	}
 	for _, other := range p.Scope().Names() {
-		face, ok := p.Scope().Lookup(other).Type().Underlying().(*types.Interface)
-		row := parts[0] + "." + other + "." + parts[2]
-		if ok && rows[row] && types.Implements(types.NewPointer(p.Scope().Lookup(parts[1]).Type()), face) {
-			return row
+		obj, ok := p.Scope().Lookup(other).(*types.TypeName)
+		if !ok || !obj.Exported() {
+			continue
+		}
+		face, ok := obj.Type().Underlying().(*types.Interface)
+		if ok && method(obj.Type(), member) != nil && types.Implements(types.NewPointer(p.Scope().Lookup(typ).Type()), face) {
+			return true
 		}
 	}
-	return ""
+	return false
+}
+
+// lookup returns Symbol or Type.Member of a package, nil if there is none.
+func lookup(p *types.Package, parts []string) types.Object {
+	obj := p.Scope().Lookup(parts[0])
+	if obj != nil && len(parts) == 2 {
+		var index []int
+		obj, index, _ = types.LookupFieldOrMethod(obj.Type(), true, p, parts[1])
+		if len(index) != 1 {
+			return nil // of something that is embedded
+		}
+	}
+	return obj
 }
 
 // exported are the symbols of a package, with the members of its types.
@@ -300,28 +274,25 @@ func exported(p *types.Package) []string {
 }
 
 // idle finds substitutions that no published signature needs.
-func (a apiPage) idle(all []publication) []finding {
+func (a apis) idle(all []publication) []finding {
 	var found []finding
-	for from := range a.instead {
+	for _, sub := range a.instead {
 		needed := slices.ContainsFunc(all, func(p publication) bool {
-			return slices.ContainsFunc(p.symbols, func(s symbol) bool { return strings.Contains(s.sig, from) })
+			return slices.ContainsFunc(p.symbols, func(s symbol) bool { return strings.Contains(s.sig, sub.published) })
 		})
 		if !needed {
-			found = append(found, finding{"docs/apis.md", 0, from, "no published signature names it"})
+			found = append(found, finding{"docs/apis.md", 0, sub.published, "no published signature names it"})
 		}
 	}
 	return found
 }
 
 func TestPublishedAPIs(t *testing.T) {
-	u := newUniverse(t)
-	all := pages(t)
-	i := slices.IndexFunc(all, func(p page) bool { return p.path == "docs/apis.md" })
-	NewWithT(t).Expect(i).To(BeNumerically(">=", 0), "docs/apis.md is missing")
-	a := newAPIPage(string(all[i].text))
+	u, a := newUniverse(t), publishedNames()
+	docs := newDocIndex(u)
 	found := a.idle(publications())
 	for _, p := range publications() {
-		found = append(append(found, a.published(u, p)...), a.beside(u, p)...)
+		found = append(append(found, a.published(u, p)...), a.undocumented(u, docs, p)...)
 	}
 	expectClean(t, found, nil)
 }

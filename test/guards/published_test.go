@@ -5,24 +5,48 @@ package guards
 
 // publication is an API that was published elsewhere and is implemented here.
 type publication struct {
-	heading string // of its section in docs/apis.md
+	name    string // of its page in docs/reference
+	heading string
+	source  string // the package that published it
 	path    string // of the package here
 	symbols []symbol
+	differs map[string]string // how a symbol differs here, by its published name
 }
 
-// symbol is a name with its declaration, as on docs/apis.md. Names of the
+// page returns the path of the generated page.
+func (p publication) page() string { return "docs/reference/" + p.name + ".md" }
+
+// symbol is a name with its declaration, as in a signature. Names of the
 // package itself are written with the package's name.
 type symbol struct{ name, sig string }
 
 // publications are all of them.
 func publications() []publication {
 	return []publication{
-		{"Contiv-VPP: the IPAM plugin", module + "/plugins/ipam", contivIPAM()},
-		{"Docker: the IPAM driver contract", module + "/ipam/ipamapi", dockerContract()},
-		{"CCE: the address manager", module + "/ipam", managerAPI()},
-		{"Kubernetes: node CIDRs", module + "/operator/nodeipam", nodeIPAM()},
-		{"AWS: the interface datastore", module + "/ipam/datastore", datastoreAPI()},
-		{"CCE: the operator's half", module + "/operator/netresource", operatorAPI()},
+		{
+			"contiv-ipam", "Contiv-VPP: the IPAM plugin", "package `ipam` of Contiv-VPP",
+			module + "/plugins/ipam", contivIPAM(), contivDifferences(),
+		},
+		{
+			"docker-ipam", "Docker: the IPAM driver contract", "package `ipamapi` of libnetwork (December 2024)",
+			module + "/ipam/ipamapi", dockerContract(), dockerDifferences(),
+		},
+		{
+			"cce-manager", "CCE: the address manager", "package `ipam` of Baidu's CCE, in the manner of Cilium's",
+			module + "/ipam", managerAPI(), managerDifferences(),
+		},
+		{
+			"kubernetes-nodeipam", "Kubernetes: node CIDRs", "package `ipam` of Kubernetes' node IPAM controller",
+			module + "/operator/nodeipam", nodeIPAM(), nodeIPAMDifferences(),
+		},
+		{
+			"aws-datastore", "AWS: the interface datastore", "package `datastore` of AWS's VPC CNI",
+			module + "/ipam/datastore", datastoreAPI(), datastoreDifferences(),
+		},
+		{
+			"cce-operator", "CCE: the operator's half", "the rest of package `ipam` of CCE's network plugin",
+			module + "/operator/netresource", operatorAPI(), operatorDifferences(),
+		},
 	}
 }
 

@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package guards
+
+// contivDifferences returns how symbols differ here from "Contiv-VPP: the IPAM plugin", by published name.
+func contivDifferences() map[string]string {
+	return map[string]string{
+		"DefaultPlugin":               "without dependencies; `NewPlugin(UseDeps(...))` makes one that has them",
+		"NewPlugin":                   "published as what `DefaultPlugin` is made by",
+		"API":                         "exactly the methods that follow",
+		"API.NodeIPAddress":           "an ID that does not fit is an error, never another node's address",
+		"API.HostInterconnectIPInVPP": "nil before the first resync, like all answers without an error",
+		"API.PodSubnetThisNode":       "nil while external IPAM has given this node none",
+		"API.PodSubnetOtherNode":      "with external IPAM what the other node has on record, not what would follow from its ID",
+		"API.PodGatewayIP":            "the first address: 10.1.5.1",
+		"API.NatLoopbackIP":           "the last address before the broadcast address: 10.1.5.254; so pods end at 10.1.5.253",
+		"API.AllocatePodIP":           "durable when it returns; leases one address of each family and answers the first; external data is checked, not trusted; during the pod's own `AddPod` a handler behind ipam gets what the event has staged",
+		"API.GetPodIP":                "the mask is that of one host; of the main attachment of the pod's newest container; during the pod's own `AddPod` what the event has staged",
+		"API.ReleasePodIP":            "durable when it returns; a pod without an address is not an error; during the pod's own `AddPod` it does nothing, since the event's revert decides; called by a handler it leaves the lease of a sandbox to that sandbox's `DeletePod`",
+		"Deps":                        "has more fields than the published one, see below",
+		"Deps.EventLoop":              "for producers outside of the loop; the plugin's own follow-ups go through the transaction",
+		"IPAM":                        "implements `API`, `FamilyAPI` and `controller.EventHandler`",
+		"IPAM.Close":                  "leases outlive the process",
+		"IPAM.HandlesEvent":           "every resync; `NodeUpdate` with external IPAM; `AddPod` and `DeletePod` as an extension",
+		"IPAM.Init":                   "fails if `NodeSync`, `ContivConf` or `ServiceLabel` is missing, and names it; opens a ledger with the null journal if it is given none",
+		"IPAM.Resync":                 "as a difference: forgets no lease, quarantines addresses that are used without one",
+		"IPAM.Revert":                 "published as never called; here gives back what an `AddPod` has taken, and only that",
+		"IPAM.Update":                 "`NodeUpdate` may end in `PodCIDRChange`; `AddPod` and `DeletePod` stage, the loop commits",
+		"PodCIDRChange":               "pushed where the value has changed, not whenever the node has",
+		"PodCIDRChange.LocalPodCIDR":  "of the first family; nil where there is none any more",
+		"PodCIDRChange.GetName":       "\"Pod CIDR Change\"",
+		"PodCIDRChange.IsBlocking":    "false",
+		"PodCIDRChange.Method":        "`UpstreamResync`",
+	}
+}
+
+// dockerDifferences returns how symbols differ here from "Docker: the IPAM driver contract", by published name.
+func dockerDifferences() map[string]string {
+	return map[string]string{
+		"PluginEndpointType":               "`IpamDriver`",
+		"RequestAddressType":               "`RequestAddressType`",
+		"Prefix":                           "`com.docker.network`",
+		"AllocSerialPrefix":                "`com.docker.network.ipam.serial`; only `true` counts",
+		"ErrInvalidAddressSpace":           "class InvalidParameter, by a method, as in libnetwork",
+		"ErrInvalidPool":                   "class InvalidParameter",
+		"ErrInvalidSubPool":                "class InvalidParameter; also for a sub-pool that is not in its pool",
+		"ErrNoAvailableIPs":                "class Unavailable",
+		"ErrNoIPReturned":                  "class Unavailable; only over the socket",
+		"ErrIPAlreadyAllocated":            "class Forbidden; also for network and broadcast addresses",
+		"ErrIPOutOfRange":                  "class InvalidParameter",
+		"ErrPoolOverlap":                   "class Forbidden; names what it overlaps and the option that allows it",
+		"ErrBadPool":                       "class InvalidParameter; over the socket a release of an unknown pool succeeds",
+		"AllocatedPool.PoolID":             "says all that is needed to serve the pool, so it outlives a lost store",
+		"AllocatedPool.Meta":               "empty: no gateway is reserved along with a pool",
+		"Capability.RequiresMACAddress":    "the driver wants it, to tell endpoints apart",
+		"Capability.RequiresRequestReplay": "the driver does not want it: it forgets nothing",
+		"Ipam.RequestPool":                 "a named pool gives the same ID again and counts; without a prefix each call gives another pool",
+		"Ipam.ReleasePool":                 "takes one request off; the last one ends the pool with its leases",
+		"Ipam.RequestAddress":              "durable when it returns; a named address is given again to the endpoint that has it",
+		"Ipam.ReleaseAddress":              "durable when it returns; the release of an address that is not held succeeds",
+		"Ipam.IsBuiltIn":                   "false",
+		"PoolRequest.Pool":                 "an unspecified address (`0.0.0.0/24`) is a size",
+		"PoolRequest.Options":              "`cadastre.group`, `cadastre.allow-overlap`; unknown ones are ignored",
+		"PoolRequest.V6":                   "counts only where no prefix is given",
+		"Registerer":                       "the engine implements it",
+	}
+}
+
+// managerDifferences returns how symbols differ here from "CCE: the address manager", by published name.
+func managerDifferences() map[string]string {
+	return map[string]string{
+		"Allocator.Release":                  "what is not held is released already, in every mode",
+		"CNIIPAMServer":                      "`Server` is one over the ledger",
+		"IPAM.AllocateIPWithoutSyncUpstream": "also restores an owner, once, to its lease from an earlier process",
+		"IPAM.AllocateNext":                  "both families or none, in one write; a family that is disabled is an error",
+		"IPAM.AllocateNextWithExpiration":    "the lease is pending from its first write on",
+		"IPAM.BlacklistIP":                   "durable; see `Exclude` and `Readmit`",
+		"IPAM.Dump":                          "counts the addresses that can be allocated, not the edges",
+		"IPAM.GetVpcCIDRs":                   "the primary one first",
+		"IPAM.IPv4Allocator":                 "taking it away disables the family; another one in its place is asked, and its addresses are remembered in memory only",
+		"IPAM.IPv6Allocator":                 "likewise",
+		"IPAM.ReleaseIP":                     "what is not held is released already",
+		"IPAM.ReleaseIPString":               "all addresses of an owner or none",
+		"IPAM.RestoreFinished":               "opens reports and the giving back of addresses",
+		"IPAM.StartExpirationTimer":          "a field of the lease; needs an address that is held",
+		"IPBlacklist":                        "looks into the ledger at each call",
+		"K8sEventRegister.K8sEventReceived":  "`cadastre.dev/v1alpha1::NetResourceSet`, `NetResourceSet`, then `create`, `update` or `delete`",
+		"NewIPAM":                            "an unknown mode does not end the process: `Err` says it; the owner may be a `LedgerOwner`",
+		"Owner.UpdateNetResourceSetResource": "called by `Sync`",
+	}
+}
+
+// nodeIPAMDifferences returns how symbols differ here from "Kubernetes: node CIDRs", by published name.
+func nodeIPAMDifferences() map[string]string {
+	return map[string]string{
+		"RangeAllocatorType":                 "\"RangeAllocator\"",
+		"CloudAllocatorType":                 "\"CloudAllocator\"",
+		"IPAMFromClusterAllocatorType":       "\"IPAMFromCluster\"; published without its type",
+		"IPAMFromCloudAllocatorType":         "\"IPAMFromCloud\"; published without its type",
+		"CIDRAllocator.AllocateOrOccupyCIDR": "waits for the API server",
+		"CIDRAllocator.ReleaseCIDR":          "refused while the API server has the node",
+		"CIDRAllocator.Run":                  "has ended all that it started when it returns",
+		"New":                                "one CIDR, as published; registers the informer, as all constructors and `Controller.Start` do; `NewAllocator` has several ranges and both families",
+		"NewCIDRRangeAllocator":              "a bad node of the list is reported, and no error",
+		"NewCloudCIDRAllocator":              "any cloud, not one",
+		"Controller.Start":                   "returns when the nodes are read; `Close` ends it",
+		"Timeout.Next":                       "the published formula, bit for bit",
+	}
+}
+
+// datastoreDifferences returns how symbols differ here from "AWS: the interface datastore", by published name.
+func datastoreDifferences() map[string]string {
+	return map[string]string{
+		"IPAlreadyInStoreError":              "also where another interface has the address",
+		"UnknownENIError":                    "also where an address is added to an interface that is not there; published with another text there",
+		"BackfillNetworkIface":               "no container runtime is read; entries that were copied from one are unassigned by their container ID",
+		"CheckpointFormatVersion":            "`vpc-cni-ipam/1`",
+		"CheckpointMigrationPhase":           "1; checkpoints are read and written in every phase",
+		"ErrUnknownPod":                      "never wrapped",
+		"AddressInfo":                        "a copy, as all that is returned",
+		"CheckpointData":                     "what cools is in a field more, which other readers pass over",
+		"CheckpointEntry":                    "with the fields of later versions of the format, and two of ours",
+		"DataStore.CheckpointMigrationPhase": "below 2, a key that is not known is looked for under its placeholder",
+		"DataStore.AddIPv4AddressToStore":    "what was restored of it moves to the interface",
+		"DataStore.AllocatedIPs":             "by address; not those of interfaces that are not attached, see `Unplaced`",
+		"DataStore.AssignPodIPv4Address":     "lowest device first; what cools is never assigned; durable when it returns",
+		"DataStore.DelIPv4AddressFromStore":  "by force as well nothing is removed where the write fails; published: removed, and logged",
+		"DataStore.FreeableIPs":              "what cools comes last",
+		"DataStore.GetENIInfos":              "a copy",
+		"DataStore.GetENINeedsIP":            "the first by device; published: any",
+		"DataStore.GetStats":                 "both families",
+		"DataStore.ReadBackingStore":         "changes no file; an address of no attached interface is kept; after an error nothing is assigned",
+		"DataStore.RemoveENIFromDataStore":   "as `DelIPv4AddressFromStore`",
+		"DataStore.RemoveUnusedENIFromStore": "the one with the highest device number; what cools does not count as free",
+		"DataStore.UnassignPodIPv4Address":   "either family; device -1 where the interface is not attached",
+		"ENI.IPv4Addresses":                  "of a prefix, those that are assigned or cooling",
+		"IPAMKey":                            "the key of a lease",
+		"JSONFile":                           "checksum; the generation before is kept after a release",
+		"JSONFile.Restore":                   "refuses what is damaged, but for where the generation before is proved to do",
+		"NewDataStore":                       "cool-down 30 s; `New` has all parameters",
+		"NewTestCheckpoint":                  "nil: nothing was ever kept",
+	}
+}
+
+// operatorDifferences returns how symbols differ here from "CCE: the operator's half", by published name.
+func operatorDifferences() map[string]string {
+	return map[string]string{
+		"AllocationImplementation":                    "a provider that also has `Forget(nodeName string)` is told which nodes are gone",
+		"AllocationImplementation.CreateNetResource":  "nil: the node is refused",
+		"AllocationImplementation.Resync":             "the zero time: nothing is changed until it succeeds",
+		"MetricsAPI.SetNetResourceSets":               "a further category is `unknown`: nodes that could not be read from the provider",
+		"NetResource.Pool":                            "a copy; keys are addresses, or blocks as CIDRs",
+		"NetResourceOperations.PrepareIPRelease":      "must choose the same again while nothing changes",
+		"NetResourceOperations.ReleaseIPs":            "releasing what is not there succeeds",
+		"NewNetResourceSetManager":                    "the defaults of `Config`; `New` takes them all",
+		"NetResourceSetManager.Create":                "is `Update`",
+		"NetResourceSetManager.Get":                   "nil for a node that is not known",
+		"NetResourceSetManager.GetNames":              "sorted",
+		"NetResourceSetManager.GetNodesByIPWatermark": "all nodes: deficits first, then none, then excesses, the largest first",
+		"NetResourceSetManager.Start":                 "what it starts ends with ctx, or with `Close`, which waits",
+	}
+}
