@@ -24,7 +24,7 @@ func TestPicturesFollowFromTheResults(t *testing.T) {
 	g := NewWithT(t)
 	all, err := pictures("../../docs")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(len(all)).To(BeNumerically(">", 5))
+	g.Expect(len(all)).To(BeNumerically(">", 10))
 	for name, want := range all {
 		have, err := os.ReadFile(filepath.Join("../../docs", name))
 		g.Expect(err).NotTo(HaveOccurred())
