@@ -27,7 +27,7 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 page e2e-page ligato vpp test vet vet-modules check unit race fuzz lint chaos bench \
+.PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 page e2e-page ligato vpp test vet vet-modules check unit race fuzz lint chaos bench plots \
 	generate ci nightly clean
 
 help: ## show this list
@@ -154,8 +154,12 @@ chaos: EFFORT = 300
 chaos: ## attacks on real agents, and simulations, into $(ATTACKS) and docs/reliability.md (hours; EFFORT=10: ten minutes)
 	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) run ./test/chaos/cmd/reliability -doc docs/reliability.md $(ATTACKS)
 
-bench: ## our benchmarks beside the peers', into $(BENCH) and docs/performance.md
-	$(GO) run ./test/peers/cmd/report -doc docs/performance.md $(BENCH)
+bench: ## our benchmarks beside the peers', into $(BENCH), docs/results and the plots
+	$(GO) run ./test/peers/cmd/report -doc docs/results/benchmarks.md $(BENCH)
+	$(MAKE) plots
+
+plots: ## the plots and drawings of docs/, from the committed results
+	$(GO) run ./test/pictures docs
 
 .PHONY: e2e-chart
 e2e-chart: $(LINT) ## the Helm charts beside k8s/: the same objects, refusals, every mode of both and releases on a real API server

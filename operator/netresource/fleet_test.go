@@ -277,7 +277,7 @@ func (f fleet) agentsOfAWS(t *testing.T) (res result) {
 }
 
 // A hundred nodes that start at once have their addresses no later than with the published
-// designs, and with no more requests. docs/performance.md shows what it logs.
+// designs, and with no more requests. docs/results/clusters.md shows what it logs.
 func TestFleetStartsAtOnce(t *testing.T) {
 	for name, f := range map[string]fleet{
 		"on the first interface":       {nodes: 100},

@@ -81,7 +81,7 @@ func writeAim(w *strings.Builder, a aim, r *results) {
 	)
 }
 
-// aims are the aims that docs/performance.md states.
+// aims are the aims that docs/results/benchmarks.md states.
 func aims() []aim {
 	return slices.Concat(
 		indexAims(),

@@ -9,7 +9,7 @@
 //	go run ./test/peers/cmd/report OUT ours limits        # some of it; the rest as it is in OUT
 //	go run ./test/peers/cmd/report -render OUT            # nothing is run
 //	go run ./test/peers/cmd/report -bench 'Durable|Callers' OUT ours
-//	go run ./test/peers/cmd/report -doc docs/performance.md OUT
+//	go run ./test/peers/cmd/report -doc docs/results/benchmarks.md OUT
 //
 // OUT/NAME.txt is the raw output, OUT/report.md the tables. Two runs are compared with
 //
