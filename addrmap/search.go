@@ -54,15 +54,15 @@ func (s *Source) findPlace(h *hits, p netip.Prefix) {
 			}
 			hit := localapi.MapHit{Kind: "prefix", Text: p.String(), Pool: pool, Prefix: p}
 			if p.IsSingleIP() {
-				hit.Kind, hit.Text, hit.State = "address", p.Addr().String(), s.stateOf(pool, p)
+				hit.Kind, hit.Text, hit.State = "address", p.Addr().String(), s.addressState(pool, p)
 			}
 			h.add(hit)
 		}
 	}
 }
 
-// stateOf returns the state of one address.
-func (s *Source) stateOf(pool string, p netip.Prefix) string {
+// addressState returns the state of one address.
+func (s *Source) addressState(pool string, p netip.Prefix) string {
 	part, err := s.Part(pool, p)
 	if err != nil || len(part.Cells) == 0 {
 		return "outside"

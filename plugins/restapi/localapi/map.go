@@ -38,10 +38,11 @@ type AddressCounts struct {
 	Free        uint64 `json:"free,omitempty"`
 	Draining    uint64 `json:"draining,omitempty"` // of a block that allocates nothing, without a lease
 	// Other counts the addresses of other nodes' blocks, OtherHeld those of them that are
-	// in use, as far as the nodes' last reports tell of each block.
-	Other     uint64 `json:"other,omitempty"`
-	OtherHeld uint64 `json:"otherHeld,omitempty"`
-	Recent    uint64 `json:"recent,omitempty"` // leases whose state began in the last hour
+	// in use by the nodes' last reports, OtherUnknown those of which no report tells that.
+	Other        uint64 `json:"other,omitempty"`
+	OtherHeld    uint64 `json:"otherHeld,omitempty"`
+	OtherUnknown uint64 `json:"otherUnknown,omitempty"`
+	Recent       uint64 `json:"recent,omitempty"` // leases whose state began in the last hour
 }
 
 // Map holds the address space of a node or of the cluster, by pool.
@@ -106,7 +107,7 @@ type MapBlock struct {
 	Prefix netip.Prefix  `json:"prefix"`
 	Node   string        `json:"node"`
 	Own    bool          `json:"own"`   // of the node that answers
-	State  string        `json:"state"` // active, draining; "": of another node
+	State  string        `json:"state"` // active, draining; "": not known here
 	Counts AddressCounts `json:"counts"`
 }
 
