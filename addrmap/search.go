@@ -95,14 +95,17 @@ func (s *Source) findName(h *hits, text string) {
 	for _, b := range s.Blocks {
 		if strings.Contains(strings.ToLower(b.Node), text) &&
 			!h.add(
-				localapi.MapHit{Kind: "node", Text: b.Node + " " + b.Prefix.String(), Pool: b.Pool, Prefix: b.Prefix},
+				localapi.MapHit{
+					Kind: "node", Text: b.Node + " " + b.Prefix.String(), Pool: b.Pool, Prefix: b.Prefix, Node: b.Node,
+				},
 			) {
 			return
 		}
 	}
 	for l := range s.leases() {
 		hit := localapi.MapHit{Pool: l.Pool, Prefix: netip.PrefixFrom(l.Addr, l.Addr.BitLen()), State: l.State.String()}
-		switch pod := podOf(l); {
+		hit.Pod = podOf(l)
+		switch pod := hit.Pod; {
 		case l.Purpose == ledger.ForInfra:
 			continue
 		case strings.Contains(strings.ToLower(pod), text):

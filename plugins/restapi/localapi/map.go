@@ -115,6 +115,8 @@ type MapBlock struct {
 type MapHits struct {
 	Hits []MapHit `json:"hits"`
 	More bool     `json:"more"` // there are further ones
+	// Problem tells what was not searched; "": all was.
+	Problem string `json:"problem,omitempty"`
 }
 
 // MapHit is a place on the map.
@@ -124,6 +126,8 @@ type MapHit struct {
 	Pool   string       `json:"pool"`
 	Prefix netip.Prefix `json:"prefix"` // an address has the prefix of a single one
 	State  string       `json:"state,omitempty"`
+	Pod    string       `json:"pod,omitempty"`  // namespace/name, of a pod or a container
+	Node   string       `json:"node,omitempty"` // of a node
 }
 
 // MapChanges counts the recorded changes of the last hour.
@@ -148,4 +152,12 @@ type MapFindings struct {
 	Report  *CheckReport  `json:"report,omitempty"`  // of the node
 	Cluster *ClusterCheck `json:"cluster,omitempty"` // of the operator
 	Error   string        `json:"error,omitempty"`
+}
+
+// OperatorStatus is the status of an operator.
+type OperatorStatus struct {
+	Version    string `json:"version"`
+	Leading    bool   `json:"leading"` // it decides; false: it waits to lead
+	Ready      bool   `json:"ready"`
+	ReadyError string `json:"readyError,omitempty"`
 }
