@@ -146,7 +146,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 	g := NewWithT(t)
 	book := newBook(g, ledger.Pool{Name: "default"}, prefix("10.1.5.0/24"))
 	s := sourceOf(book, map[string][]netip.Prefix{"default": {prefix("10.1.0.0/16")}})
-	s.Blocks = append(s.Blocks, addrmap.Block{Pool: "default", Prefix: prefix("10.1.7.0/24"), Node: "node-b", Used: 9})
+	s.Blocks = append(s.Blocks, addrmap.Block{Pool: "default", Prefix: prefix("10.1.7.0/24"), Node: "node-b", Used: 9, Known: true})
 	part, err := s.Part("default", prefix("10.1.0.0/16"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(part.CellLen).To(Equal(24), "a cell is a block")

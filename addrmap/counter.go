@@ -63,10 +63,7 @@ func (s *Source) newCounter(pool string, prefix netip.Prefix, cellBits int) *cou
 func (c *counter) addBlock(b Block, policy *ledger.Pool) {
 	c.blocks = append(c.blocks, b)
 	if !b.Own {
-		c.each(b.Prefix, func(n *localapi.AddressCounts, size uint64) { n.Other = sum(n.Other, size) })
-		if first, last := c.span(b.Prefix); first == last && b.Prefix.Bits() >= c.prefix.Bits() {
-			c.cells[first].OtherHeld += b.Used
-		}
+		c.addOther(&b)
 		return
 	}
 	own := &ownBlock{draining: b.Draining, reserved: reserved(policy, b.Prefix)}
@@ -78,6 +75,24 @@ func (c *counter) addBlock(b Block, policy *ledger.Pool) {
 			n.Reserved = sum(n.Reserved, size)
 		})
 	}
+}
+
+// addOther counts a block of another node. Its use is known as a whole only, so a part of
+// the block has none.
+func (c *counter) addOther(b *Block) {
+	whole := false
+	if b.Known && b.Prefix.Bits() >= c.prefix.Bits() {
+		first, last := c.span(b.Prefix)
+		if whole = first == last; whole {
+			c.cells[first].OtherHeld = sum(c.cells[first].OtherHeld, b.Used)
+		}
+	}
+	c.each(b.Prefix, func(n *localapi.AddressCounts, size uint64) {
+		n.Other = sum(n.Other, size)
+		if !whole {
+			n.OtherUnknown = sum(n.OtherUnknown, size)
+		}
+	})
 }
 
 // rest returns the count of the addresses that have no lease and no reservation.
@@ -182,6 +197,8 @@ func plus(x, y localapi.AddressCounts) localapi.AddressCounts {
 		Other:       sum(x.Other, y.Other),
 		OtherHeld:   sum(x.OtherHeld, y.OtherHeld),
 		Recent:      sum(x.Recent, y.Recent),
+
+		OtherUnknown: sum(x.OtherUnknown, y.OtherUnknown),
 	}
 }
 

@@ -54,15 +54,15 @@ func (s *Source) findPlace(h *hits, p netip.Prefix) {
 			}
 			hit := localapi.MapHit{Kind: "prefix", Text: p.String(), Pool: pool, Prefix: p}
 			if p.IsSingleIP() {
-				hit.Kind, hit.Text, hit.State = "address", p.Addr().String(), s.stateOf(pool, p)
+				hit.Kind, hit.Text, hit.State = "address", p.Addr().String(), s.addressState(pool, p)
 			}
 			h.add(hit)
 		}
 	}
 }
 
-// stateOf returns the state of one address.
-func (s *Source) stateOf(pool string, p netip.Prefix) string {
+// addressState returns the state of one address.
+func (s *Source) addressState(pool string, p netip.Prefix) string {
 	part, err := s.Part(pool, p)
 	if err != nil || len(part.Cells) == 0 {
 		return "outside"
@@ -95,14 +95,17 @@ func (s *Source) findName(h *hits, text string) {
 	for _, b := range s.Blocks {
 		if strings.Contains(strings.ToLower(b.Node), text) &&
 			!h.add(
-				localapi.MapHit{Kind: "node", Text: b.Node + " " + b.Prefix.String(), Pool: b.Pool, Prefix: b.Prefix},
+				localapi.MapHit{
+					Kind: "node", Text: b.Node + " " + b.Prefix.String(), Pool: b.Pool, Prefix: b.Prefix, Node: b.Node,
+				},
 			) {
 			return
 		}
 	}
 	for l := range s.leases() {
 		hit := localapi.MapHit{Pool: l.Pool, Prefix: netip.PrefixFrom(l.Addr, l.Addr.BitLen()), State: l.State.String()}
-		switch pod := podOf(l); {
+		hit.Pod = podOf(l)
+		switch pod := hit.Pod; {
 		case l.Purpose == ledger.ForInfra:
 			continue
 		case strings.Contains(strings.ToLower(pod), text):

@@ -42,7 +42,8 @@ type Block struct {
 	Own      bool // Leases has its leases
 	Draining bool
 	Counts   localapi.AddressCounts // of an own block; see BlockOf
-	Used     uint64                 // of another node's block: addresses in use, as far as that is known
+	Used     uint64                 // of another node's block: addresses in use
+	Known    bool                   // of another node's block: Used is known
 }
 
 // BlockOf returns a block of this node with its counts. Excluded addresses count as reserved.

@@ -176,10 +176,24 @@ func (c *counter) list() (all []localapi.MapBlock, more int) {
 			}
 		} else {
 			out.Counts = localapi.AddressCounts{Other: addrspace.Size(b.Prefix), OtherHeld: b.Used}
+			if out.State = stateOf(&b); !b.Known {
+				out.Counts.OtherUnknown = out.Counts.Other
+			}
 		}
 		all = append(all, out)
 	}
 	return all, max(more, 0)
+}
+
+// stateOf returns the state of another node's block, "" if it is not known.
+func stateOf(b *Block) string {
+	switch {
+	case !b.Known:
+		return ""
+	case b.Draining:
+		return ledger.Draining.String()
+	}
+	return ledger.Active.String()
 }
 
 // widen returns the longest prefix that has p and a.

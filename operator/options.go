@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -101,6 +102,8 @@ type commandLine struct {
 	providers   []Provider // which the program has
 	flags       *pflag.FlagSet
 	ofProvider  map[string][]string // names of the flags of each added provider
+
+	transport func(http.RoundTripper) http.RoundTripper // around the API server's; nil: none
 }
 
 type electOptions struct {

@@ -46,23 +46,26 @@ func (p *operator) serve(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := httpserver.New(
-		httpserver.Config{
-			Listener: listener,
-			TLS:      encryption,
-			Handler:  p.routes(),
-			Limits:   httpserver.Limits{Connections: connections},
-			Log:      p.log,
-		},
-	)
 	var group sync.WaitGroup
 	var failed error
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx)) // probes are answered until the work has ended
 	defer stop()
+	server := httpserver.New(
+		httpserver.Config{
+			Listener: listener,
+			TLS:      encryption,
+			Handler:  p.routes(serving.Done()),
+			Limits:   httpserver.Limits{Connections: connections},
+			Log:      p.log,
+		},
+	)
 	group.Go(func() {
 		failed = server.Serve(serving)
 		cancel()
 	})
+	if p.page != nil {
+		group.Go(func() { p.page.objects.Run(serving) })
+	}
 	err = p.runner.Run(ctx)
 	stop()
 	group.Wait()
@@ -73,13 +76,14 @@ func (p *operator) serve(ctx context.Context) error {
 // time, far below the limit of open files.
 const connections = 64
 
-func (p *operator) routes() http.Handler {
+// routes returns the handlers of the listener. stop ends the streams of events.
+func (p *operator) routes(stop <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", p.answer(p.alive))
 	mux.HandleFunc("GET /healthz", p.answer(p.alive))
 	mux.HandleFunc("GET /readyz", p.answer(p.ready))
-	if p.store != nil {
-		p.routePage(mux)
+	if p.page != nil {
+		p.routePage(mux, stop)
 	}
 	mux.Handle("GET /metrics", p.certified(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})))
 	return mux

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/informers"
 
-	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/kvdb"
@@ -48,7 +47,8 @@ type operator struct {
 	registry  *prometheus.Registry
 	runner    *runner.Runner
 	listening func(net.Addr)
-	views     addrmap.Cache // of the page
+	decisions *decisions
+	page      *page // nil: there is no cluster store
 }
 
 // open returns an operator that does not run yet.
@@ -57,7 +57,11 @@ func open(ctx context.Context, o commandLine, h host, log *slog.Logger) (*operat
 	if err != nil {
 		return nil, fmt.Errorf("read the host's name: %w", err)
 	}
+	kept := newDecisions(time.Now)
+	o.transport = kept.transport
+	log = slog.New(kept.wrap(log.Handler()))
 	p := &operator{
+		decisions: kept,
 		options:   o,
 		log:       log,
 		identity:  name + "_" + string(uuid.NewUUID()),
@@ -74,6 +78,7 @@ func open(ctx context.Context, o commandLine, h host, log *slog.Logger) (*operat
 		if p.store, err = h.store(o.store, p.clients, log); err != nil {
 			return nil, err
 		}
+		p.page = p.newPage()
 	}
 	p.runner = runner.New(runner.Config{
 		Identity:    p.identity,

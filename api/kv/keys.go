@@ -40,6 +40,9 @@ const ClusterCheckKey = "check/cluster"
 // MaxClusterCheck limits the bytes of a ClusterCheck.
 const MaxClusterCheck = 256 << 10
 
+// MaxBlockUses limits the blocks of a pool that a NodeBeat counts.
+const MaxBlockUses = 64
+
 // MaxDockerSubnets limits the subnets of Docker in a NodeBeat.
 const MaxDockerSubnets = 64
 

@@ -409,6 +409,7 @@ type PoolUse struct {
 	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // of the Pool that the node has followed
 	Open          bool                   `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`             // it may allocate new addresses of it
 	Leases        uint64                 `protobuf:"varint,4,opt,name=leases,proto3" json:"leases,omitempty"`         // above 0: addresses of it are in use
+	Blocks        []*BlockUse            `protobuf:"bytes,5,rep,name=blocks,proto3" json:"blocks,omitempty"`          // at most 64 of them; none: written before the field existed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -471,6 +472,74 @@ func (x *PoolUse) GetLeases() uint64 {
 	return 0
 }
 
+func (x *PoolUse) GetBlocks() []*BlockUse {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+// BlockUse counts the leases of one block of a node.
+type BlockUse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Leases        uint64                 `protobuf:"varint,2,opt,name=leases,proto3" json:"leases,omitempty"`     // held, cooling and quarantined
+	Draining      bool                   `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"` // it allocates no new addresses
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockUse) Reset() {
+	*x = BlockUse{}
+	mi := &file_api_kv_kv_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockUse) ProtoMessage() {}
+
+func (x *BlockUse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_kv_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockUse.ProtoReflect.Descriptor instead.
+func (*BlockUse) Descriptor() ([]byte, []int) {
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *BlockUse) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *BlockUse) GetLeases() uint64 {
+	if x != nil {
+		return x.Leases
+	}
+	return 0
+}
+
+func (x *BlockUse) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
 // NodeBeat says that the holder of a node ID was there. It is kept apart from
 // the record because nobody watches it. Stored at beat/<id>.
 type NodeBeat struct {
@@ -494,7 +563,7 @@ type NodeBeat struct {
 
 func (x *NodeBeat) Reset() {
 	*x = NodeBeat{}
-	mi := &file_api_kv_kv_proto_msgTypes[4]
+	mi := &file_api_kv_kv_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -506,7 +575,7 @@ func (x *NodeBeat) String() string {
 func (*NodeBeat) ProtoMessage() {}
 
 func (x *NodeBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[4]
+	mi := &file_api_kv_kv_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -519,7 +588,7 @@ func (x *NodeBeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeBeat.ProtoReflect.Descriptor instead.
 func (*NodeBeat) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{4}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeBeat) GetId() uint32 {
@@ -630,7 +699,7 @@ type ClusterCheck struct {
 
 func (x *ClusterCheck) Reset() {
 	*x = ClusterCheck{}
-	mi := &file_api_kv_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +711,7 @@ func (x *ClusterCheck) String() string {
 func (*ClusterCheck) ProtoMessage() {}
 
 func (x *ClusterCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[5]
+	mi := &file_api_kv_kv_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +724,7 @@ func (x *ClusterCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterCheck.ProtoReflect.Descriptor instead.
 func (*ClusterCheck) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{5}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ClusterCheck) GetInstance() string {
@@ -729,7 +798,7 @@ type ClusterFinding struct {
 
 func (x *ClusterFinding) Reset() {
 	*x = ClusterFinding{}
-	mi := &file_api_kv_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +810,7 @@ func (x *ClusterFinding) String() string {
 func (*ClusterFinding) ProtoMessage() {}
 
 func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[6]
+	mi := &file_api_kv_kv_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +823,7 @@ func (x *ClusterFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterFinding.ProtoReflect.Descriptor instead.
 func (*ClusterFinding) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{6}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ClusterFinding) GetNumber() string {
@@ -863,7 +932,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_kv_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +944,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[7]
+	mi := &file_api_kv_kv_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +957,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{7}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Node) GetName() string {
@@ -949,7 +1018,7 @@ type Pod struct {
 
 func (x *Pod) Reset() {
 	*x = Pod{}
-	mi := &file_api_kv_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1030,7 @@ func (x *Pod) String() string {
 func (*Pod) ProtoMessage() {}
 
 func (x *Pod) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[8]
+	mi := &file_api_kv_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1043,7 @@ func (x *Pod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pod.ProtoReflect.Descriptor instead.
 func (*Pod) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{8}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Pod) GetNamespace() string {
@@ -1045,7 +1114,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_api_kv_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1126,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[9]
+	mi := &file_api_kv_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1139,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{9}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Pool) GetName() string {
@@ -1132,7 +1201,7 @@ type PoolRange struct {
 
 func (x *PoolRange) Reset() {
 	*x = PoolRange{}
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1213,7 @@ func (x *PoolRange) String() string {
 func (*PoolRange) ProtoMessage() {}
 
 func (x *PoolRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[10]
+	mi := &file_api_kv_kv_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1226,7 @@ func (x *PoolRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRange.ProtoReflect.Descriptor instead.
 func (*PoolRange) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PoolRange) GetCidr() string {
@@ -1189,7 +1258,7 @@ type CustomNetwork struct {
 
 func (x *CustomNetwork) Reset() {
 	*x = CustomNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1270,7 @@ func (x *CustomNetwork) String() string {
 func (*CustomNetwork) ProtoMessage() {}
 
 func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[11]
+	mi := &file_api_kv_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1283,7 @@ func (x *CustomNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustomNetwork.ProtoReflect.Descriptor instead.
 func (*CustomNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CustomNetwork) GetName() string {
@@ -1267,7 +1336,7 @@ type NodeConfig struct {
 
 func (x *NodeConfig) Reset() {
 	*x = NodeConfig{}
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1348,7 @@ func (x *NodeConfig) String() string {
 func (*NodeConfig) ProtoMessage() {}
 
 func (x *NodeConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[12]
+	mi := &file_api_kv_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1361,7 @@ func (x *NodeConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeConfig.ProtoReflect.Descriptor instead.
 func (*NodeConfig) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NodeConfig) GetNodeName() string {
@@ -1352,7 +1421,7 @@ type NetResourceSet struct {
 
 func (x *NetResourceSet) Reset() {
 	*x = NetResourceSet{}
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1433,7 @@ func (x *NetResourceSet) String() string {
 func (*NetResourceSet) ProtoMessage() {}
 
 func (x *NetResourceSet) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[13]
+	mi := &file_api_kv_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1446,7 @@ func (x *NetResourceSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResourceSet.ProtoReflect.Descriptor instead.
 func (*NetResourceSet) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NetResourceSet) GetName() string {
@@ -1463,7 +1532,7 @@ type NetResourceInterface struct {
 
 func (x *NetResourceInterface) Reset() {
 	*x = NetResourceInterface{}
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1544,7 @@ func (x *NetResourceInterface) String() string {
 func (*NetResourceInterface) ProtoMessage() {}
 
 func (x *NetResourceInterface) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[14]
+	mi := &file_api_kv_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1557,7 @@ func (x *NetResourceInterface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResourceInterface.ProtoReflect.Descriptor instead.
 func (*NetResourceInterface) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NetResourceInterface) GetMac() string {
@@ -1530,7 +1599,7 @@ type SubnetRange struct {
 
 func (x *SubnetRange) Reset() {
 	*x = SubnetRange{}
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1611,7 @@ func (x *SubnetRange) String() string {
 func (*SubnetRange) ProtoMessage() {}
 
 func (x *SubnetRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[15]
+	mi := &file_api_kv_kv_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1624,7 @@ func (x *SubnetRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubnetRange.ProtoReflect.Descriptor instead.
 func (*SubnetRange) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{15}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SubnetRange) GetCidr() string {
@@ -1587,7 +1656,7 @@ type Uplink struct {
 
 func (x *Uplink) Reset() {
 	*x = Uplink{}
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1668,7 @@ func (x *Uplink) String() string {
 func (*Uplink) ProtoMessage() {}
 
 func (x *Uplink) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[16]
+	mi := &file_api_kv_kv_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1681,7 @@ func (x *Uplink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Uplink.ProtoReflect.Descriptor instead.
 func (*Uplink) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{16}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Uplink) GetInterface() string {
@@ -1663,7 +1732,7 @@ type UplinkAddress struct {
 
 func (x *UplinkAddress) Reset() {
 	*x = UplinkAddress{}
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1744,7 @@ func (x *UplinkAddress) String() string {
 func (*UplinkAddress) ProtoMessage() {}
 
 func (x *UplinkAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[17]
+	mi := &file_api_kv_kv_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1757,7 @@ func (x *UplinkAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UplinkAddress.ProtoReflect.Descriptor instead.
 func (*UplinkAddress) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{17}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UplinkAddress) GetAddress() string {
@@ -1724,7 +1793,7 @@ type NetResource struct {
 
 func (x *NetResource) Reset() {
 	*x = NetResource{}
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +1805,7 @@ func (x *NetResource) String() string {
 func (*NetResource) ProtoMessage() {}
 
 func (x *NetResource) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[18]
+	mi := &file_api_kv_kv_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +1818,7 @@ func (x *NetResource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResource.ProtoReflect.Descriptor instead.
 func (*NetResource) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{18}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NetResource) GetOwner() string {
@@ -1788,7 +1857,7 @@ type NetResourceMarks struct {
 
 func (x *NetResourceMarks) Reset() {
 	*x = NetResourceMarks{}
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1869,7 @@ func (x *NetResourceMarks) String() string {
 func (*NetResourceMarks) ProtoMessage() {}
 
 func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[19]
+	mi := &file_api_kv_kv_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1882,7 @@ func (x *NetResourceMarks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetResourceMarks.ProtoReflect.Descriptor instead.
 func (*NetResourceMarks) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{19}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *NetResourceMarks) GetMinAllocate() int32 {
@@ -1877,7 +1946,7 @@ type PodNetwork struct {
 
 func (x *PodNetwork) Reset() {
 	*x = PodNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[20]
+	mi := &file_api_kv_kv_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +1958,7 @@ func (x *PodNetwork) String() string {
 func (*PodNetwork) ProtoMessage() {}
 
 func (x *PodNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[20]
+	mi := &file_api_kv_kv_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +1971,7 @@ func (x *PodNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNetwork.ProtoReflect.Descriptor instead.
 func (*PodNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{20}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PodNetwork) GetNamespace() string {
@@ -1984,7 +2053,7 @@ type Wire struct {
 
 func (x *Wire) Reset() {
 	*x = Wire{}
-	mi := &file_api_kv_kv_proto_msgTypes[21]
+	mi := &file_api_kv_kv_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2065,7 @@ func (x *Wire) String() string {
 func (*Wire) ProtoMessage() {}
 
 func (x *Wire) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[21]
+	mi := &file_api_kv_kv_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2078,7 @@ func (x *Wire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wire.ProtoReflect.Descriptor instead.
 func (*Wire) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{21}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Wire) GetNetns() string {
@@ -2071,7 +2140,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_api_kv_kv_proto_msgTypes[22]
+	mi := &file_api_kv_kv_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2152,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[22]
+	mi := &file_api_kv_kv_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2165,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{22}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Route) GetDst() string {
@@ -2130,7 +2199,7 @@ type NodeRoute struct {
 
 func (x *NodeRoute) Reset() {
 	*x = NodeRoute{}
-	mi := &file_api_kv_kv_proto_msgTypes[23]
+	mi := &file_api_kv_kv_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2211,7 @@ func (x *NodeRoute) String() string {
 func (*NodeRoute) ProtoMessage() {}
 
 func (x *NodeRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[23]
+	mi := &file_api_kv_kv_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2224,7 @@ func (x *NodeRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRoute.ProtoReflect.Descriptor instead.
 func (*NodeRoute) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{23}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeRoute) GetDst() string {
@@ -2234,7 +2303,7 @@ type NodeTunnel struct {
 
 func (x *NodeTunnel) Reset() {
 	*x = NodeTunnel{}
-	mi := &file_api_kv_kv_proto_msgTypes[24]
+	mi := &file_api_kv_kv_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2315,7 @@ func (x *NodeTunnel) String() string {
 func (*NodeTunnel) ProtoMessage() {}
 
 func (x *NodeTunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[24]
+	mi := &file_api_kv_kv_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2328,7 @@ func (x *NodeTunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeTunnel.ProtoReflect.Descriptor instead.
 func (*NodeTunnel) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{24}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeTunnel) GetNodeId() uint32 {
@@ -2347,7 +2416,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_api_kv_kv_proto_msgTypes[25]
+	mi := &file_api_kv_kv_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2428,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[25]
+	mi := &file_api_kv_kv_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2441,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{25}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Network) GetName() string {
@@ -2426,7 +2495,7 @@ type NetworkLink struct {
 
 func (x *NetworkLink) Reset() {
 	*x = NetworkLink{}
-	mi := &file_api_kv_kv_proto_msgTypes[26]
+	mi := &file_api_kv_kv_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2507,7 @@ func (x *NetworkLink) String() string {
 func (*NetworkLink) ProtoMessage() {}
 
 func (x *NetworkLink) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[26]
+	mi := &file_api_kv_kv_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2520,7 @@ func (x *NetworkLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLink.ProtoReflect.Descriptor instead.
 func (*NetworkLink) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{26}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NetworkLink) GetNetwork() string {
@@ -2508,7 +2577,7 @@ type Egress struct {
 
 func (x *Egress) Reset() {
 	*x = Egress{}
-	mi := &file_api_kv_kv_proto_msgTypes[27]
+	mi := &file_api_kv_kv_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2589,7 @@ func (x *Egress) String() string {
 func (*Egress) ProtoMessage() {}
 
 func (x *Egress) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[27]
+	mi := &file_api_kv_kv_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2602,7 @@ func (x *Egress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Egress.ProtoReflect.Descriptor instead.
 func (*Egress) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{27}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Egress) GetSources() []string {
@@ -2575,7 +2644,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_api_kv_kv_proto_msgTypes[28]
+	mi := &file_api_kv_kv_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2656,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[28]
+	mi := &file_api_kv_kv_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2669,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{28}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodeNetwork) GetId() uint32 {
@@ -2736,7 +2805,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_api_kv_kv_proto_msgTypes[29]
+	mi := &file_api_kv_kv_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2748,7 +2817,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[29]
+	mi := &file_api_kv_kv_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2761,7 +2830,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{29}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Lease) GetAddress() []byte {
@@ -2958,7 +3027,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_api_kv_kv_proto_msgTypes[30]
+	mi := &file_api_kv_kv_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3039,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[30]
+	mi := &file_api_kv_kv_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3052,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{30}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Block) GetPool() string {
@@ -3017,7 +3086,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_api_kv_kv_proto_msgTypes[31]
+	mi := &file_api_kv_kv_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3098,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_kv_proto_msgTypes[31]
+	mi := &file_api_kv_kv_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3111,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_api_kv_kv_proto_rawDescGZIP(), []int{31}
+	return file_api_kv_kv_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Meta) GetBootId() string {
@@ -3090,14 +3159,19 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"\x04ends\x18\t \x01(\x03R\x04ends\"6\n" +
 	"\bNodeName\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
-	"\binstance\x18\x02 \x01(\tR\binstance\"i\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\"\x98\x01\n" +
 	"\aPoolUse\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
 	"\x04open\x18\x03 \x01(\bR\x04open\x12\x16\n" +
-	"\x06leases\x18\x04 \x01(\x04R\x06leases\"\x8e\x03\n" +
+	"\x06leases\x18\x04 \x01(\x04R\x06leases\x12-\n" +
+	"\x06blocks\x18\x05 \x03(\v2\x15.cadastre.kv.BlockUseR\x06blocks\"V\n" +
+	"\bBlockUse\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x16\n" +
+	"\x06leases\x18\x02 \x01(\x04R\x06leases\x12\x1a\n" +
+	"\bdraining\x18\x03 \x01(\bR\bdraining\"\x8e\x03\n" +
 	"\bNodeBeat\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1e\n" +
@@ -3376,72 +3450,74 @@ func file_api_kv_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_api_kv_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_api_kv_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_api_kv_kv_proto_goTypes = []any{
 	(Transport)(0),               // 0: cadastre.kv.Transport
 	(*NodeRecord)(nil),           // 1: cadastre.kv.NodeRecord
 	(*PrefixClaim)(nil),          // 2: cadastre.kv.PrefixClaim
 	(*NodeName)(nil),             // 3: cadastre.kv.NodeName
 	(*PoolUse)(nil),              // 4: cadastre.kv.PoolUse
-	(*NodeBeat)(nil),             // 5: cadastre.kv.NodeBeat
-	(*ClusterCheck)(nil),         // 6: cadastre.kv.ClusterCheck
-	(*ClusterFinding)(nil),       // 7: cadastre.kv.ClusterFinding
-	(*Node)(nil),                 // 8: cadastre.kv.Node
-	(*Pod)(nil),                  // 9: cadastre.kv.Pod
-	(*Pool)(nil),                 // 10: cadastre.kv.Pool
-	(*PoolRange)(nil),            // 11: cadastre.kv.PoolRange
-	(*CustomNetwork)(nil),        // 12: cadastre.kv.CustomNetwork
-	(*NodeConfig)(nil),           // 13: cadastre.kv.NodeConfig
-	(*NetResourceSet)(nil),       // 14: cadastre.kv.NetResourceSet
-	(*NetResourceInterface)(nil), // 15: cadastre.kv.NetResourceInterface
-	(*SubnetRange)(nil),          // 16: cadastre.kv.SubnetRange
-	(*Uplink)(nil),               // 17: cadastre.kv.Uplink
-	(*UplinkAddress)(nil),        // 18: cadastre.kv.UplinkAddress
-	(*NetResource)(nil),          // 19: cadastre.kv.NetResource
-	(*NetResourceMarks)(nil),     // 20: cadastre.kv.NetResourceMarks
-	(*PodNetwork)(nil),           // 21: cadastre.kv.PodNetwork
-	(*Wire)(nil),                 // 22: cadastre.kv.Wire
-	(*Route)(nil),                // 23: cadastre.kv.Route
-	(*NodeRoute)(nil),            // 24: cadastre.kv.NodeRoute
-	(*NodeTunnel)(nil),           // 25: cadastre.kv.NodeTunnel
-	(*Network)(nil),              // 26: cadastre.kv.Network
-	(*NetworkLink)(nil),          // 27: cadastre.kv.NetworkLink
-	(*Egress)(nil),               // 28: cadastre.kv.Egress
-	(*NodeNetwork)(nil),          // 29: cadastre.kv.NodeNetwork
-	(*Lease)(nil),                // 30: cadastre.kv.Lease
-	(*Block)(nil),                // 31: cadastre.kv.Block
-	(*Meta)(nil),                 // 32: cadastre.kv.Meta
-	nil,                          // 33: cadastre.kv.NetResourceSet.PoolEntry
-	nil,                          // 34: cadastre.kv.NetResourceSet.UsedEntry
-	nil,                          // 35: cadastre.kv.NetResourceSet.ReleasesEntry
-	nil,                          // 36: cadastre.kv.NetResourceSet.CidrStatesEntry
-	nil,                          // 37: cadastre.kv.NetResourceSet.InterfacesEntry
+	(*BlockUse)(nil),             // 5: cadastre.kv.BlockUse
+	(*NodeBeat)(nil),             // 6: cadastre.kv.NodeBeat
+	(*ClusterCheck)(nil),         // 7: cadastre.kv.ClusterCheck
+	(*ClusterFinding)(nil),       // 8: cadastre.kv.ClusterFinding
+	(*Node)(nil),                 // 9: cadastre.kv.Node
+	(*Pod)(nil),                  // 10: cadastre.kv.Pod
+	(*Pool)(nil),                 // 11: cadastre.kv.Pool
+	(*PoolRange)(nil),            // 12: cadastre.kv.PoolRange
+	(*CustomNetwork)(nil),        // 13: cadastre.kv.CustomNetwork
+	(*NodeConfig)(nil),           // 14: cadastre.kv.NodeConfig
+	(*NetResourceSet)(nil),       // 15: cadastre.kv.NetResourceSet
+	(*NetResourceInterface)(nil), // 16: cadastre.kv.NetResourceInterface
+	(*SubnetRange)(nil),          // 17: cadastre.kv.SubnetRange
+	(*Uplink)(nil),               // 18: cadastre.kv.Uplink
+	(*UplinkAddress)(nil),        // 19: cadastre.kv.UplinkAddress
+	(*NetResource)(nil),          // 20: cadastre.kv.NetResource
+	(*NetResourceMarks)(nil),     // 21: cadastre.kv.NetResourceMarks
+	(*PodNetwork)(nil),           // 22: cadastre.kv.PodNetwork
+	(*Wire)(nil),                 // 23: cadastre.kv.Wire
+	(*Route)(nil),                // 24: cadastre.kv.Route
+	(*NodeRoute)(nil),            // 25: cadastre.kv.NodeRoute
+	(*NodeTunnel)(nil),           // 26: cadastre.kv.NodeTunnel
+	(*Network)(nil),              // 27: cadastre.kv.Network
+	(*NetworkLink)(nil),          // 28: cadastre.kv.NetworkLink
+	(*Egress)(nil),               // 29: cadastre.kv.Egress
+	(*NodeNetwork)(nil),          // 30: cadastre.kv.NodeNetwork
+	(*Lease)(nil),                // 31: cadastre.kv.Lease
+	(*Block)(nil),                // 32: cadastre.kv.Block
+	(*Meta)(nil),                 // 33: cadastre.kv.Meta
+	nil,                          // 34: cadastre.kv.NetResourceSet.PoolEntry
+	nil,                          // 35: cadastre.kv.NetResourceSet.UsedEntry
+	nil,                          // 36: cadastre.kv.NetResourceSet.ReleasesEntry
+	nil,                          // 37: cadastre.kv.NetResourceSet.CidrStatesEntry
+	nil,                          // 38: cadastre.kv.NetResourceSet.InterfacesEntry
 }
 var file_api_kv_kv_proto_depIdxs = []int32{
-	4,  // 0: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
-	7,  // 1: cadastre.kv.ClusterCheck.findings:type_name -> cadastre.kv.ClusterFinding
-	11, // 2: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
-	33, // 3: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
-	20, // 4: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
-	34, // 5: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
-	35, // 6: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
-	36, // 7: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
-	37, // 8: cadastre.kv.NetResourceSet.interfaces:type_name -> cadastre.kv.NetResourceSet.InterfacesEntry
-	16, // 9: cadastre.kv.NetResourceInterface.ranges:type_name -> cadastre.kv.SubnetRange
-	16, // 10: cadastre.kv.Uplink.ranges:type_name -> cadastre.kv.SubnetRange
-	23, // 11: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
-	22, // 12: cadastre.kv.PodNetwork.wire:type_name -> cadastre.kv.Wire
-	0,  // 13: cadastre.kv.NodeRoute.transport:type_name -> cadastre.kv.Transport
-	0,  // 14: cadastre.kv.NodeTunnel.transport:type_name -> cadastre.kv.Transport
-	0,  // 15: cadastre.kv.NodeNetwork.transport:type_name -> cadastre.kv.Transport
-	19, // 16: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
-	19, // 17: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
-	15, // 18: cadastre.kv.NetResourceSet.InterfacesEntry.value:type_name -> cadastre.kv.NetResourceInterface
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	5,  // 0: cadastre.kv.PoolUse.blocks:type_name -> cadastre.kv.BlockUse
+	4,  // 1: cadastre.kv.NodeBeat.pools:type_name -> cadastre.kv.PoolUse
+	8,  // 2: cadastre.kv.ClusterCheck.findings:type_name -> cadastre.kv.ClusterFinding
+	12, // 3: cadastre.kv.Pool.ranges:type_name -> cadastre.kv.PoolRange
+	34, // 4: cadastre.kv.NetResourceSet.pool:type_name -> cadastre.kv.NetResourceSet.PoolEntry
+	21, // 5: cadastre.kv.NetResourceSet.marks:type_name -> cadastre.kv.NetResourceMarks
+	35, // 6: cadastre.kv.NetResourceSet.used:type_name -> cadastre.kv.NetResourceSet.UsedEntry
+	36, // 7: cadastre.kv.NetResourceSet.releases:type_name -> cadastre.kv.NetResourceSet.ReleasesEntry
+	37, // 8: cadastre.kv.NetResourceSet.cidr_states:type_name -> cadastre.kv.NetResourceSet.CidrStatesEntry
+	38, // 9: cadastre.kv.NetResourceSet.interfaces:type_name -> cadastre.kv.NetResourceSet.InterfacesEntry
+	17, // 10: cadastre.kv.NetResourceInterface.ranges:type_name -> cadastre.kv.SubnetRange
+	17, // 11: cadastre.kv.Uplink.ranges:type_name -> cadastre.kv.SubnetRange
+	24, // 12: cadastre.kv.PodNetwork.routes:type_name -> cadastre.kv.Route
+	23, // 13: cadastre.kv.PodNetwork.wire:type_name -> cadastre.kv.Wire
+	0,  // 14: cadastre.kv.NodeRoute.transport:type_name -> cadastre.kv.Transport
+	0,  // 15: cadastre.kv.NodeTunnel.transport:type_name -> cadastre.kv.Transport
+	0,  // 16: cadastre.kv.NodeNetwork.transport:type_name -> cadastre.kv.Transport
+	20, // 17: cadastre.kv.NetResourceSet.PoolEntry.value:type_name -> cadastre.kv.NetResource
+	20, // 18: cadastre.kv.NetResourceSet.UsedEntry.value:type_name -> cadastre.kv.NetResource
+	16, // 19: cadastre.kv.NetResourceSet.InterfacesEntry.value:type_name -> cadastre.kv.NetResourceInterface
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_kv_proto_init() }
@@ -3455,7 +3531,7 @@ func file_api_kv_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_kv_proto_rawDesc), len(file_api_kv_kv_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

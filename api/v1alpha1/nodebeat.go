@@ -73,6 +73,22 @@ type PoolUse struct {
 	Open bool `json:"open,omitempty"`
 	// +optional
 	Leases int64 `json:"leases,omitempty"`
+	// Blocks are those of the pool on the node; none: the agent does not report them.
+	//
+	// +kubebuilder:validation:MaxItems=64
+	// +optional
+	Blocks []BlockUse `json:"blocks,omitempty"`
+}
+
+// BlockUse counts the leases of one block of a node.
+type BlockUse struct {
+	Prefix string `json:"prefix"`
+	// +optional
+	Leases int64 `json:"leases,omitempty"`
+	// Draining blocks allocate no new addresses.
+	//
+	// +optional
+	Draining bool `json:"draining,omitempty"`
 }
 
 // NodeBeatList holds the answer to a list.
@@ -111,10 +127,12 @@ func (b *NodeBeat) ToKV() (*kv.NodeBeat, error) {
 		DockerSubnetsMore: b.Spec.DockerSubnetsMore,
 	}
 	for _, u := range b.Spec.Pools {
-		m.Pools = append(
-			m.Pools,
-			&kv.PoolUse{Pool: u.Pool, Generation: uint64(u.Generation), Open: u.Open, Leases: uint64(u.Leases)},
-		)
+		use := &kv.PoolUse{Pool: u.Pool, Generation: uint64(u.Generation), Open: u.Open, Leases: uint64(u.Leases)}
+		for _, b := range u.Blocks {
+			x := &kv.BlockUse{Prefix: b.Prefix, Leases: uint64(b.Leases), Draining: b.Draining}
+			use.Blocks = append(use.Blocks, x)
+		}
+		m.Pools = append(m.Pools, use)
 	}
 	return m, nil
 }
@@ -129,10 +147,11 @@ func NodeBeatFrom(m *kv.NodeBeat) *NodeBeat {
 	}}
 	b.Name = strconv.FormatUint(uint64(m.Id), 10)
 	for _, u := range m.Pools {
-		b.Spec.Pools = append(
-			b.Spec.Pools,
-			PoolUse{Pool: u.Pool, Generation: int64(u.Generation), Open: u.Open, Leases: int64(u.Leases)},
-		)
+		use := PoolUse{Pool: u.Pool, Generation: int64(u.Generation), Open: u.Open, Leases: int64(u.Leases)}
+		for _, x := range u.Blocks {
+			use.Blocks = append(use.Blocks, BlockUse{Prefix: x.Prefix, Leases: int64(x.Leases), Draining: x.Draining})
+		}
+		b.Spec.Pools = append(b.Spec.Pools, use)
 	}
 	return b
 }

@@ -184,6 +184,8 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 		if err == nil {
 			m.IncAllocationAttempt("success", string(a.PoolID))
 			m.AddIPAllocation(string(a.PoolID), int64(a.MaxIPsToAllocate))
+			n.log.Info("the node is given addresses", "pool", a.PoolID, "interface", a.InterfaceID,
+				"addresses", a.MaxIPsToAllocate)
 			return true, nil
 		}
 		m.IncAllocationAttempt("ip assignment failed", string(a.PoolID))
@@ -229,6 +231,7 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 	}
 	m.IncAllocationAttempt("success", string(a.PoolID))
 	m.AddIPAllocation(string(a.PoolID), int64(got.addresses))
+	n.log.Info("the node is given an interface with addresses", "pool", a.PoolID, "addresses", got.addresses)
 	return true, nil
 }
 

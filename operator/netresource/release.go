@@ -169,6 +169,8 @@ func (n *NetResource) releaseAccepted(ctx context.Context) (mutated bool, err er
 		err := n.releaseIPs(ctx, a)
 		if err == nil {
 			n.manager.config.Metrics.AddIPRelease(string(a.PoolID), int64(len(a.IPsToRelease)))
+			n.log.Info("addresses of the node are released", "pool", a.PoolID, "interface", a.InterfaceID,
+				"addresses", len(a.IPsToRelease))
 		} else {
 			failed = append(
 				failed,

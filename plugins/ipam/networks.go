@@ -457,7 +457,12 @@ func (i *IPAM) PoolUses() (uses []*kv.PoolUse) {
 				continue
 			}
 			use.Open = use.Open || b.State == ledger.Active
-			use.Leases += uint64(b.Held + b.Cooling + b.Quarantined)
+			leases := uint64(b.Held + b.Cooling + b.Quarantined)
+			use.Leases += leases
+			if len(use.Blocks) < kv.MaxBlockUses {
+				draining := b.State == ledger.Draining
+				use.Blocks = append(use.Blocks, &kv.BlockUse{Prefix: b.Block.String(), Leases: leases, Draining: draining})
+			}
 		}
 		uses = append(uses, use)
 	}

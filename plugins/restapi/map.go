@@ -4,6 +4,7 @@
 package restapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,11 +76,15 @@ func (p *RESTAPI) mapSource(ctx context.Context) *addrmap.Source {
 	if p.Cluster == nil {
 		return s
 	}
+	networks := map[string]string{}
 	if pools, err := p.Cluster.Pools(ctx); err == nil {
 		addRanges(s, pools)
+		for _, pool := range pools {
+			networks[pool.Name] = pool.Network
+		}
 	}
 	if nodes, err := p.Cluster.Nodes(ctx); err == nil {
-		addNodes(s, nodes)
+		addNodes(s, nodes, networks)
 	}
 	return s
 }
@@ -94,26 +99,35 @@ func addRanges(s *addrmap.Source, pools []localapi.Pool) {
 	}
 }
 
-// addNodes adds the blocks of pods of all other nodes. A node reports its leases by pool,
-// so that their number is known of a block that is the only one.
-func addNodes(s *addrmap.Source, nodes []localapi.Node) {
+// addNodes adds the blocks of all other nodes: the granted ones of pods, and those of all
+// pools that the nodes have reported. networks holds the network of each pool.
+func addNodes(s *addrmap.Source, nodes []localapi.Node, networks map[string]string) {
 	for i := range nodes {
 		n := &nodes[i]
 		if n.Self || n.Released {
 			continue
 		}
-		used := uint64(0)
-		if len(n.PodCIDRs) == 1 && len(n.Pools) == 1 {
-			used = n.Pools[0].Leases
-		}
+		var granted []addrmap.Place
 		for _, text := range n.PodCIDRs {
 			if prefix, err := netip.ParsePrefix(text); err == nil {
-				s.Blocks = append(
-					s.Blocks,
-					addrmap.Block{Pool: ipam.PodPool, Prefix: prefix.Masked(), Node: n.Name, Used: used},
-				)
+				granted = append(granted, addrmap.Place{Pool: ipam.PodPool, Prefix: prefix.Masked()})
 			}
 		}
+		var reports addrmap.Reports
+		for _, u := range n.Pools {
+			network := cmp.Or(networks[u.Pool], u.Pool)
+			if len(u.Blocks) == 0 {
+				reports.AddSum(network, u.Leases)
+			}
+			for _, b := range u.Blocks {
+				if prefix, err := netip.ParsePrefix(b.Block); err == nil {
+					place := addrmap.Place{Pool: network, Prefix: prefix.Masked()}
+					use := addrmap.Use{Place: place, Leases: b.Leases, Draining: b.Draining}
+					reports.Uses = append(reports.Uses, use)
+				}
+			}
+		}
+		s.AddNode(n.Name, granted, reports)
 	}
 }
 

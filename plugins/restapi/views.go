@@ -78,10 +78,12 @@ func (v *ClusterViews) Nodes(ctx context.Context) ([]localapi.Node, error) {
 			seen := time.Unix(0, r.Beat.At).UTC()
 			n.LastSeen = &seen
 			for _, u := range r.Beat.Pools {
-				n.Pools = append(
-					n.Pools,
-					localapi.PoolUse{Pool: u.Pool, Generation: u.Generation, Open: u.Open, Leases: u.Leases},
-				)
+				use := localapi.PoolUse{Pool: u.Pool, Generation: u.Generation, Open: u.Open, Leases: u.Leases}
+				for _, b := range u.Blocks {
+					x := localapi.BlockUse{Block: b.Prefix, Leases: b.Leases, Draining: b.Draining}
+					use.Blocks = append(use.Blocks, x)
+				}
+				n.Pools = append(n.Pools, use)
 			}
 		}
 		all = append(all, n)

@@ -24,6 +24,7 @@ func threads() exceptions {
 		"operator/runner/runner.go: Go":                               "the controllers; awaited by work",
 		"operator/runner/queue.go: Go":                                "a run of a key; awaited by Queue.Run",
 		"operator/serve.go: Go":                                       "the listener; awaited by serve",
+		"operator/page_objects.go: Go":                                "the informers of an open page; ended by their context, awaited by Run",
 		"operator/nodeipam/api.go: go":                                "Controller.Start; ended and awaited by Close",
 		"operator/nodeipam/loop.go: Go":                               "Run's workers; ended by its context, awaited by it",
 		"operator/netresource/objects/objects.go: Go":                 "the informer; awaited by Follow",

@@ -174,7 +174,7 @@ func serveCluster(t *testing.T) string {
 	for i := range 1000 {
 		s.Blocks = append(s.Blocks, addrmap.Block{
 			Pool: "default", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i / 256), byte(i), 0}), 24),
-			Node: fmt.Sprintf("worker-%04d", i), Used: uint64(i * 83 % 255),
+			Node: fmt.Sprintf("worker-%04d", i), Used: uint64(i * 83 % 255), Known: true,
 		})
 	}
 	mux := http.NewServeMux()

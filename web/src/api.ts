@@ -1,7 +1,7 @@
 // Types and calls of the API. The Go package plugins/restapi/localapi describes the fields.
 
 export type State =
-  | 'held' | 'infra' | 'cooling' | 'quarantined' | 'reserved' | 'excluded' | 'free' | 'draining' | 'other' | 'otherHeld'
+  | 'held' | 'infra' | 'cooling' | 'quarantined' | 'reserved' | 'excluded' | 'free' | 'draining' | 'other' | 'otherHeld' | 'otherUnknown'
 
 export type Counts = Partial<Record<State | 'recent', number>>
 
@@ -19,8 +19,8 @@ export interface Part {
   more?: number; occupied?: string
 }
 
-export interface Hit { kind: string; text: string; pool: string; prefix: string; state?: string }
-export interface Hits { hits: Hit[]; more: boolean }
+export interface Hit { kind: string; text: string; pool: string; prefix: string; state?: string; pod?: string; node?: string }
+export interface Hits { hits: Hit[]; more: boolean; problem?: string }
 
 export interface Change {
   number: number; time: string; action: string; pool: string; ip?: string; block?: string; podNamespace?: string
@@ -33,18 +33,19 @@ export interface Changes {
 
 export interface Finding {
   number: string; name: string; text: string; fix: string; evidence: { witness: string; text: string }[]
-  subject: { addr?: string; prefix?: string; pool?: string }
+  subject: { addr?: string; prefix?: string; pool?: string; node?: string }
 }
 export interface Findings {
   report?: { findings: Finding[]; taken?: string; leases: number }
-  cluster?: { state: string; problem?: string; findings: Finding[] | null; total: number }
+  cluster?: { state: string; problem?: string; findings: Finding[] | null; total: number; compared: string[] | null; leftOut: string[] | null; at: string }
   error?: string
 }
 
 export interface Branch { text: string; because?: Branch[] | null }
 export interface Tree { subject: string; answer: string; because: Branch[] | null; fix?: { command: string; text: string }[] }
 
-export interface Status { version: string; nodeName: string; nodeID: number; ready: boolean; readyError?: string; suspended?: string }
+// Status has leading of an operator only.
+export interface Status { version: string; ready: boolean; readyError?: string; suspended?: string; leading?: boolean }
 
 export interface Handler { Handler: string; Revert: boolean; Change?: string; Error?: string; Duration: number }
 export interface EventRecord {

@@ -68,11 +68,16 @@ export function App() {
   const { turn, soon } = useTurn()
   const [tab, setTab] = useState<Tab>('events')
   const map = useAnswer(`${turn}`, (s) => get<AddressMap>('map', {}, s))
-  const node = map.answer?.scope === 'node' // the operator has neither leases nor events
-  const stream = useEvents(node, soon)
-  const status = useAnswer(`${turn}`, (s) => get<Status>('status', {}, s), node)
-  const find = (ip: string, pool: string) => go(placeOf(map.answer, pool, ip))
-  const hit = (h: Hit) => go(isSingle(parse(h.prefix)) ? placeOf(map.answer, h.pool, name(parse(h.prefix))) : { pool: h.pool, prefix: h.prefix })
+  const cluster = map.answer?.scope === 'cluster' // an operator answers
+  const served = map.answer !== undefined
+  const stream = useEvents(served, soon)
+  const status = useAnswer(`${turn}`, (s) => get<Status>('status', {}, s), served)
+  const show = (prefix: string, pool: string): Place =>
+    isSingle(parse(prefix)) ? placeOf(map.answer, pool, name(parse(prefix))) : { pool: poolOf(map.answer, pool, prefix), prefix }
+  const find = (place: string, pool: string) => go(show(place, pool))
+  const hit = (h: Hit) => go({ ...show(h.prefix, h.pool), pod: h.pod, node: cluster ? h.node : undefined })
+  const tabs: Tab[] = cluster ? ['events', 'findings'] : ['events', 'changes', 'findings']
+  const subject = subjectOf(place, cluster)
   return (
     <>
       <header>
@@ -85,38 +90,74 @@ export function App() {
       <main>
         <div>
           {place.prefix ? (
-            <PartView map={map.answer} place={place as Required<Place>} turn={turn} dark={dark} go={go} />
+            <PartView map={map.answer} place={place as Shown} turn={turn} dark={dark} go={go} />
           ) : (
             <Pools map={map.answer} go={go} />
           )}
         </div>
-        {node && <aside>
-          {place.at ? (
-            <Explanation subject="address" name={place.at} turn={turn} />
-          ) : (
-            place.pool && <Explanation subject="pool" name={place.pool} turn={turn} />
-          )}
-          <div class="tabs" role="tablist" aria-label="What happens">
-            {(['events', 'changes', 'findings'] as Tab[]).map((t) => (
-              <button key={t} role="tab" id={`tab-${t}`} aria-selected={t === tab} onClick={() => setTab(t)}>
-                {{ events: 'Live events', changes: 'Last hour', findings: 'Findings' }[t]}
-              </button>
-            ))}
+        {served && <aside>
+          {subject && <Explanation args={subject} turn={turn} />}
+          <Tabs all={tabs} tab={tab} choose={setTab} />
+          <div role="tabpanel" id="panel" aria-labelledby={`tab-${tab}`}>
+            {tab === 'events' && <Events {...stream} note={cluster ? noteOf(status.answer) : undefined} />}
+            {tab === 'changes' && <ChangesPanel turn={turn} dark={dark} find={find} />}
+            {tab === 'findings' && <FindingsPanel turn={Math.floor(turn / 6)} find={find} />}
           </div>
-          {tab === 'events' && <Events {...stream} />}
-          {tab === 'changes' && <ChangesPanel turn={turn} dark={dark} find={find} />}
-          {tab === 'findings' && <FindingsPanel turn={Math.floor(turn / 6)} find={find} />}
+          {cluster && <p class="small">Leases are in the ledgers of the nodes: <code>cadastre page</code> on a node shows them.</p>}
         </aside>}
-        {map.answer && !node && <aside><p>The cluster's blocks, as their nodes have reported them. Each node's own page has its leases: run <code>cadastre page</code> there.</p></aside>}
       </main>
     </>
   )
 }
 
+const titles: Record<Tab, string> = { events: 'Live events', changes: 'Last hour', findings: 'Findings' }
+
+// Tabs is one stop for the Tab key; the arrow keys change the panel.
+function Tabs({ all, tab, choose }: { all: Tab[]; tab: Tab; choose: (t: Tab) => void }) {
+  const keys = (e: KeyboardEvent) => {
+    const steps: Record<string, number> = { ArrowRight: 1, ArrowLeft: all.length - 1 }
+    if (!(e.key in steps)) return
+    const next = all[(all.indexOf(tab) + steps[e.key]) % all.length]
+    choose(next)
+    document.getElementById(`tab-${next}`)?.focus()
+    e.preventDefault()
+  }
+  return (
+    <div class="tabs" role="tablist" aria-label="What happens" onKeyDown={keys}>
+      {all.map((t) => (
+        <button key={t} role="tab" id={`tab-${t}`} aria-selected={t === tab} aria-controls="panel" tabIndex={t === tab ? 0 : -1} onClick={() => choose(t)}>
+          {titles[t]}
+        </button>
+      ))}
+    </div>
+  )
+}
+
+// subjectOf returns the arguments for the explanation of what is selected.
+function subjectOf(place: Place, cluster: boolean): Record<string, string> | undefined {
+  if (place.pod) return { pod: place.pod }
+  if (place.node && cluster) return { node: place.node }
+  if (place.at) return { address: place.at }
+  if (place.prefix && place.pool && cluster) return { block: place.prefix, of: place.pool }
+  return place.pool ? { pool: place.pool } : undefined
+}
+
+function noteOf(status?: Status): string {
+  if (!status) return ''
+  return status.leading ? 'This operator leads: its decisions.' : 'This operator waits to lead: the page of the leader has its decisions.'
+}
+
+// poolOf returns the pool of a prefix: the named one, or the first that has the prefix.
+function poolOf(map: AddressMap | undefined, pool: string, prefix: string): string {
+  if (map?.pools.some((x) => x.name === pool)) return pool
+  const p = parse(prefix)
+  return map?.pools.find((x) => x.roots.some((r) => contains(parse(r.prefix), p)))?.name ?? pool
+}
+
 // placeOf returns the part of the map that shows an address: at most 1024 addresses.
 function placeOf(map: AddressMap | undefined, pool: string, ip: string): Place {
   const p = parse(ip)
-  const known = map?.pools.find((x) => x.name === pool) ? pool : (map?.pools.find((x) => x.roots.some((r) => contains(parse(r.prefix), p)))?.name ?? pool)
+  const known = poolOf(map, pool, ip)
   const root = rootOf(map, { pool: known, prefix: ip })
   const len = Math.max(p.bits - 8, root ? parse(root).len : 0)
   return { pool: known, prefix: format(above(p, len)), at: ip }
@@ -124,7 +165,7 @@ function placeOf(map: AddressMap | undefined, pool: string, ip: string): Place {
 
 function Who({ map, status }: { map?: AddressMap; status?: Status }) {
   if (!map) return null
-  const state = status && (status.suspended ? `allocates nothing: ${status.suspended}` : status.ready ? 'ready' : `not ready: ${status.readyError}`)
+  const state = status && (status.suspended ? `allocates nothing: ${status.suspended}` : !status.ready ? `not ready: ${status.readyError}` : status.leading === undefined ? 'ready' : status.leading ? 'this operator leads' : 'this operator waits to lead')
   return <span id="who">{map.scope === 'node' ? `node ${map.node}` : 'cluster'}{state ? `, ${state}` : ''}</span>
 }
 
@@ -155,7 +196,9 @@ function Pools({ map, go }: { map?: AddressMap; go: (p: Place) => void }) {
   )
 }
 
-interface PartProps { map?: AddressMap; place: Required<Place>; turn: number; dark: boolean; go: (p: Place, replace?: boolean) => void }
+type Shown = Place & { pool: string; prefix: string }
+
+interface PartProps { map?: AddressMap; place: Shown; turn: number; dark: boolean; go: (p: Place, replace?: boolean) => void }
 
 function PartView({ map, place, turn, dark, go }: PartProps) {
   const { answer, error } = useAnswer(`${place.pool} ${place.prefix} ${turn}`, (s) => get<Part>('map', { pool: place.pool, prefix: place.prefix }, s))
@@ -169,12 +212,12 @@ function PartView({ map, place, turn, dark, go }: PartProps) {
   const at = place.at ? cellOf(prefix, part.cellLen, parse(place.at).addr) : cursor
   const open = (i: number) => {
     const c = cell(prefix, part.cellLen, i)
-    if (isSingle(c)) go({ ...place, at: name(c) })
+    if (isSingle(c)) go({ pool: place.pool, prefix: place.prefix, at: name(c) })
     else go({ pool: place.pool, prefix: format(c) })
   }
   const move = (i: number) => {
     setCursor(i)
-    if (place.at) go({ ...place, at: name(cell(prefix, part.cellLen, i)) }, true)
+    if (place.at) go({ pool: place.pool, prefix: place.prefix, at: name(cell(prefix, part.cellLen, i)) }, true)
   }
   return (
     <section aria-label={`Map of ${part.prefix}`}>
@@ -188,13 +231,13 @@ function PartView({ map, place, turn, dark, go }: PartProps) {
       {place.at && <p id="selected">{describe(part, part.cells.find((c) => c.cell === at), at)}</p>}
       <p><button id="table" aria-pressed={table} aria-controls="cells" onClick={() => setTable(!table)}>{table ? 'Hide the table' : 'Show as a table'}</button></p>
       <div class={table ? 'scroll' : 'hidden'}><CellTable part={part} at={at} open={open} /></div>
-      {part.blocks.length > 0 && <div class="scroll"><BlockTable part={part} go={(p) => go({ pool: place.pool, prefix: p })} /></div>}
+      {part.blocks.length > 0 && <div class="scroll"><BlockTable part={part} go={(p) => go({ pool: place.pool, prefix: p })} node={map?.scope === 'cluster' ? (n) => go({ pool: place.pool, prefix: place.prefix, node: n }) : undefined} /></div>}
     </section>
   )
 }
 
 // parentOf returns the places above a prefix: the pools, the root, and the block.
-function parentOf(map: AddressMap | undefined, part: Part | undefined, place: Required<Place>): Place[] {
+function parentOf(map: AddressMap | undefined, part: Part | undefined, place: Shown): Place[] {
   const up: Place[] = [{}]
   const root = rootOf(map, place)
   if (root && root !== place.prefix) up.push({ pool: place.pool, prefix: root })
@@ -204,7 +247,7 @@ function parentOf(map: AddressMap | undefined, part: Part | undefined, place: Re
   return up
 }
 
-function Crumbs({ place, up, go }: { place: Required<Place>; up: Place[]; go: (p: Place) => void }) {
+function Crumbs({ place, up, go }: { place: Shown; up: Place[]; go: (p: Place) => void }) {
   return (
     <nav aria-label="Place">
       <ol class="crumbs">

@@ -20,9 +20,9 @@ export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<
   return state
 }
 
-// Explanation shows why an address or a pool is as it is.
-export function Explanation({ subject, name, turn }: { subject: string; name: string; turn: number }) {
-  const { answer, error } = useAnswer(`${subject} ${name} ${turn}`, (s) => get<Tree>('explain', { [subject]: name }, s))
+// Explanation shows why a pool, a block, a node, an address or a pod is as it is.
+export function Explanation({ args, turn }: { args: Record<string, string>; turn: number }) {
+  const { answer, error } = useAnswer(`${JSON.stringify(args)} ${turn}`, (s) => get<Tree>('explain', args, s))
   if (error) return <p class="dim">{error}</p>
   if (!answer) return null
   return (
@@ -66,11 +66,11 @@ export function useEvents(served: boolean, happened: () => void) {
 
 const time = (text: string) => new Date(text).toLocaleTimeString('en-GB')
 
-export function Events({ events, state }: { events: EventRecord[]; state: string }) {
+export function Events({ events, state, note }: { events: EventRecord[]; state: string; note?: string }) {
   return (
     <section id="events" aria-label="Events">
-      <p class="small">Event stream: <span id="stream">{state}</span></p>
-      <ol class="events scroll" tabIndex={0}>
+      <p class="small">Event stream: <span id="stream" role="status">{state}</span>{note ? `. ${note}` : ''}</p>
+      <ol class="events scroll" tabIndex={0} aria-label="Events, the newest first">
         {events.map((e) => {
           const failed = e.Error || e.CommitError || e.TxnError
           return (
@@ -160,30 +160,38 @@ function Plot({ changes, dark }: { changes: Changes; dark: boolean }) {
 }
 
 // FindingsPanel shows the differences that a check has found.
-export function FindingsPanel({ turn, find }: { turn: number; find: (ip: string, pool: string) => void }) {
+export function FindingsPanel({ turn, find }: { turn: number; find: (place: string, pool: string) => void }) {
   const { answer, error } = useAnswer(`${turn}`, (s) => get<Findings>('map/findings', {}, s))
   if (error) return <p class="dim">{error}</p>
-  if (!answer) return <p class="dim">Comparing the ledger with the witnesses…</p>
+  if (!answer) return <p class="dim">Comparing…</p>
   const node = answer.report?.findings ?? []
   const cluster = answer.cluster?.findings ?? []
   return (
     <section id="findings" aria-label="Findings">
       {answer.error && <p class="error">{answer.error}</p>}
+      {answer.cluster && !answer.report && (
+        <p id="compared">
+          {cluster.length === 0 ? 'No differences' : `${answer.cluster.total} findings`} among {(answer.cluster.compared ?? []).join(', ') || 'no objects'}.
+        </p>
+      )}
       {answer.report && (
         <p>{node.length === 0 ? 'No differences' : `${node.length} findings`} among {answer.report.leases} leases of this node.</p>
       )}
       {[...node, ...cluster].map((f) => <FindingItem key={f.number + f.text} f={f} find={find} />)}
       {answer.cluster?.problem && <p class="small">Cluster: {answer.cluster.problem}</p>}
+      {!answer.report && (answer.cluster?.leftOut ?? []).map((text) => <p class="small" key={text}>Not compared: {text}</p>)}
     </section>
   )
 }
 
-function FindingItem({ f, find }: { f: Finding; find: (ip: string, pool: string) => void }) {
+function FindingItem({ f, find }: { f: Finding; find: (place: string, pool: string) => void }) {
   return (
     <article>
       <p>
         <strong>{f.number} {f.name}</strong>: {f.text}{' '}
-        {f.subject.addr && <button onClick={() => find(f.subject.addr!, f.subject.pool ?? '')}>show {f.subject.addr}</button>}
+        {(f.subject.addr ?? f.subject.prefix) && (
+          <button onClick={() => find((f.subject.addr ?? f.subject.prefix)!, f.subject.pool ?? '')}>show {f.subject.addr ?? f.subject.prefix}</button>
+        )}
       </p>
       <ul class="tree">{f.evidence.map((e, i) => <li key={i}>{e.witness}: {e.text}</li>)}</ul>
       <pre>{f.fix}</pre>

@@ -1,14 +1,15 @@
 import type { AddressMap } from './api'
 import { contains, parse } from './prefix'
 
-// Place is what the page shows: all pools, a prefix of a pool, and an address in it. It is
-// in the fragment of the URL, so that it can be sent to a colleague.
-export interface Place { pool?: string; prefix?: string; at?: string }
+// Place is what the page shows: all pools, a prefix of a pool, and an address in it; and the
+// pod or the node that is explained instead of that. It is in the fragment of the URL, so that it
+// can be sent to a colleague.
+export interface Place { pool?: string; prefix?: string; at?: string; pod?: string; node?: string }
 
 export function read(): Place {
   const args = new URLSearchParams(location.hash.slice(1))
   const get = (name: string) => args.get(name) ?? undefined
-  return { pool: get('pool'), prefix: get('prefix'), at: get('at') }
+  return { pool: get('pool'), prefix: get('prefix'), at: get('at'), pod: get('pod'), node: get('node') }
 }
 
 export function write(place: Place, replace = false): void {

@@ -61,9 +61,14 @@ export function Search({ go }: { go: (hit: Hit) => void }) {
               <span class="dim">{h.kind}</span> {h.text} <span class="dim">{h.state ?? ''} {h.pool}</span>
             </li>
           ))}
-          {hits.hits.length === 0 && <li class="dim">Nothing is found.</li>}
-          {hits.more && <li class="dim">There are more: write more of the name.</li>}
         </ul>
+      )}
+      {hits && (
+        <p id="found" class="small" role="status">
+          {hits.hits.length === 0 ? 'Nothing is found.' : `${hits.hits.length} results.`}
+          {hits.more && ' There are more: write more of the name.'}
+          {hits.problem && ` ${hits.problem}`}
+        </p>
       )}
     </div>
   )

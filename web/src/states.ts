@@ -15,12 +15,13 @@ export const looks: Look[] = [
   { state: 'free', label: 'free', texture: 'plain' },
   { state: 'otherHeld', label: 'held on another node', texture: 'lines' },
   { state: 'other', label: 'of another node', texture: 'plain' },
+  { state: 'otherUnknown', label: 'of another node, use not known here', texture: 'dots' },
 ]
 
-// shares splits counts so that no address is counted twice: other has those of otherHeld.
+// shares splits counts so that no address is counted twice: other has those of otherHeld and otherUnknown.
 export function shares(c: Counts): { look: Look; n: number }[] {
   return looks
-    .map((look) => ({ look, n: (c[look.state] ?? 0) - (look.state === 'other' ? (c.otherHeld ?? 0) : 0) }))
+    .map((look) => ({ look, n: (c[look.state] ?? 0) - (look.state === 'other' ? (c.otherHeld ?? 0) + (c.otherUnknown ?? 0) : 0) }))
     .filter((s) => s.n > 0)
 }
 

@@ -49,7 +49,7 @@ export function CellTable({ part, at, open }: { part: Part; at: number; open: (a
               <td>
                 {single
                   ? (r.cell.lease?.pod ?? r.cell.lease?.container ?? r.cell.lease?.ifName ?? r.cell.node ?? '')
-                  : `${number(used(r.cell))} of ${number(total(r.cell))} (${percent(used(r.cell), total(r.cell))})${r.cell.node ? `, ${r.cell.node}` : ''}`}
+                  : `${inUse(r.cell)}${r.cell.node ? `, ${r.cell.node}` : ''}`}
               </td>
             </tr>
           )
@@ -59,8 +59,18 @@ export function CellTable({ part, at, open }: { part: Part; at: number; open: (a
   )
 }
 
+const unknown = 'not known here'
+
+// inUse tells how many addresses of a cell are in use, as far as it is known.
+function inUse(c: Cell): string {
+  const whole = total(c) - (c.otherUnknown ?? 0)
+  if (whole === 0) return unknown
+  const rest = c.otherUnknown ? `, of ${number(c.otherUnknown)} further ones ${unknown}` : ''
+  return `${number(used(c))} of ${number(whole)} (${percent(used(c), whole)})${rest}`
+}
+
 // BlockTable lists the blocks of a part.
-export function BlockTable({ part, go }: { part: Part; go: (prefix: string) => void }) {
+export function BlockTable({ part, go, node }: { part: Part; go: (prefix: string) => void; node?: (name: string) => void }) {
   return (
     <table id="blocks">
       <caption>Blocks{part.more ? ` (${part.more} more)` : ''}</caption>
@@ -71,9 +81,9 @@ export function BlockTable({ part, go }: { part: Part; go: (prefix: string) => v
         {part.blocks.map((b) => (
           <tr key={b.prefix + b.node}>
             <th scope="row"><button onClick={() => go(b.prefix)}>{b.prefix}</button></th>
-            <td>{b.node}{b.state === 'draining' ? ' (draining)' : ''}</td>
-            <td>{b.own || b.counts.otherHeld ? number(used(b.counts)) : '?'}</td>
-            <td>{b.own ? number(b.counts.free ?? 0) : '?'}</td>
+            <td>{node ? <button onClick={() => node(b.node)}>{b.node}</button> : b.node}{b.state === 'draining' ? ' (draining)' : ''}</td>
+            <td>{b.counts.otherUnknown ? unknown : number(used(b.counts))}</td>
+            <td>{b.own ? number(b.counts.free ?? 0) : b.counts.otherUnknown ? unknown : number((b.counts.other ?? 0) - (b.counts.otherHeld ?? 0))}</td>
           </tr>
         ))}
       </tbody>
@@ -83,12 +93,13 @@ export function BlockTable({ part, go }: { part: Part; go: (prefix: string) => v
 
 // Utilisation shows a bar with the counts beside it.
 export function Utilisation({ counts }: { counts: Parameters<typeof total>[0] }) {
-  const whole = own(counts) || total(counts)
+  const hidden = counts.otherUnknown ?? 0
+  const whole = own(counts) || total(counts) - hidden
   const busy = used(counts) - (own(counts) ? (counts.otherHeld ?? 0) : 0)
   return (
     <div class="use">
       <progress max={1} value={whole ? busy / whole : 0} aria-label={`${percent(busy, whole)} in use`} />
-      <span>{number(busy)} of {number(whole)} in use ({percent(busy, whole)}), {number(counts.free ?? 0)} free</span>
+      <span>{number(busy)} of {number(whole)} in use ({percent(busy, whole)}){own(counts) ? `, ${number(counts.free ?? 0)} free` : ''}{hidden && !own(counts) ? `; the use of ${number(hidden)} is not known here` : ''}</span>
     </div>
   )
 }

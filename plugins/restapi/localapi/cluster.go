@@ -29,6 +29,15 @@ type PoolUse struct {
 	Generation uint64 `json:"generation"` // of the pool that the node has followed
 	Open       bool   `json:"open"`       // it may allocate new addresses of it
 	Leases     uint64 `json:"leases"`
+	// Blocks are at most 64; none: the node does not report them.
+	Blocks []BlockUse `json:"blocks,omitempty"`
+}
+
+// BlockUse counts the leases of one block of a node, as of its last report.
+type BlockUse struct {
+	Block    string `json:"block"`
+	Leases   uint64 `json:"leases"`
+	Draining bool   `json:"draining,omitempty"`
 }
 
 // NodeReleaseRequest names a node that is gone for good. Force releases also

@@ -38,10 +38,11 @@ type AddressCounts struct {
 	Free        uint64 `json:"free,omitempty"`
 	Draining    uint64 `json:"draining,omitempty"` // of a block that allocates nothing, without a lease
 	// Other counts the addresses of other nodes' blocks, OtherHeld those of them that are
-	// in use, as far as the nodes' last reports tell of each block.
-	Other     uint64 `json:"other,omitempty"`
-	OtherHeld uint64 `json:"otherHeld,omitempty"`
-	Recent    uint64 `json:"recent,omitempty"` // leases whose state began in the last hour
+	// in use by the nodes' last reports, OtherUnknown those of which no report tells that.
+	Other        uint64 `json:"other,omitempty"`
+	OtherHeld    uint64 `json:"otherHeld,omitempty"`
+	OtherUnknown uint64 `json:"otherUnknown,omitempty"`
+	Recent       uint64 `json:"recent,omitempty"` // leases whose state began in the last hour
 }
 
 // Map holds the address space of a node or of the cluster, by pool.
@@ -106,7 +107,7 @@ type MapBlock struct {
 	Prefix netip.Prefix  `json:"prefix"`
 	Node   string        `json:"node"`
 	Own    bool          `json:"own"`   // of the node that answers
-	State  string        `json:"state"` // active, draining; "": of another node
+	State  string        `json:"state"` // active, draining; "": not known here
 	Counts AddressCounts `json:"counts"`
 }
 
@@ -114,6 +115,8 @@ type MapBlock struct {
 type MapHits struct {
 	Hits []MapHit `json:"hits"`
 	More bool     `json:"more"` // there are further ones
+	// Problem tells what was not searched; "": all was.
+	Problem string `json:"problem,omitempty"`
 }
 
 // MapHit is a place on the map.
@@ -123,6 +126,8 @@ type MapHit struct {
 	Pool   string       `json:"pool"`
 	Prefix netip.Prefix `json:"prefix"` // an address has the prefix of a single one
 	State  string       `json:"state,omitempty"`
+	Pod    string       `json:"pod,omitempty"`  // namespace/name, of a pod or a container
+	Node   string       `json:"node,omitempty"` // of a node
 }
 
 // MapChanges counts the recorded changes of the last hour.
@@ -147,4 +152,12 @@ type MapFindings struct {
 	Report  *CheckReport  `json:"report,omitempty"`  // of the node
 	Cluster *ClusterCheck `json:"cluster,omitempty"` // of the operator
 	Error   string        `json:"error,omitempty"`
+}
+
+// OperatorStatus is the status of an operator.
+type OperatorStatus struct {
+	Version    string `json:"version"`
+	Leading    bool   `json:"leading"` // it decides; false: it waits to lead
+	Ready      bool   `json:"ready"`
+	ReadyError string `json:"readyError,omitempty"`
 }
