@@ -18,6 +18,7 @@ import (
 
 	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger/addrspace"
 	"github.com/cadastre/cadastre/operator/nodeipam/agentclaims"
@@ -54,7 +55,7 @@ func (p *operator) newPage() *page {
 
 // pageStatus returns what the page shows of this process.
 func (p *operator) pageStatus() localapi.OperatorStatus {
-	s := localapi.OperatorStatus{Version: version, Leading: p.runner.Leading(), Ready: true}
+	s := localapi.OperatorStatus{Version: version.Current(), Leading: p.runner.Leading(), Ready: true}
 	for _, c := range p.ready() {
 		if c.err != nil {
 			s.Ready, s.ReadyError = false, c.name+": "+c.err.Error()
