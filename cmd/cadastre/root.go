@@ -126,10 +126,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	root.Flags().Bool("version", false, "print the version of this program")
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.socket, "socket", "", "the agent's socket (default $CADASTRE_SOCKET, else "+defaultSocket+")")
-	flags.VarP(&a.output, "output", "o", "how to print: "+strings.Join(formats(), ", "))
-	completeValues(root, "output", formats()...)
+	flags.VarP(&a.output, "output", "o", "how to print: "+formatsText())
+	completeValues(root, "output", append(formats(), jsonpathPrefix)...)
 	if a.kubectl.plugin {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl cadastre"}
 		a.kubectl.flags(root)
