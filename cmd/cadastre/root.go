@@ -58,6 +58,7 @@ type app struct {
 	now            func() time.Time
 	pause          func(context.Context, time.Duration) error // before the agent is asked again
 	restore        restoreFunc
+	terminal       func(io.Writer) terminal
 
 	uninstallKernel uninstallFunc
 
@@ -79,6 +80,8 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) strin
 		pause:   sleep,
 		output:  formatTable,
 		restore: restoreFile,
+
+		terminal: terminalOf,
 
 		uninstallKernel: uninstallKernel,
 	}
