@@ -47,6 +47,8 @@ func namesOf(v any) ([]string, error) {
 		return []string{v.Database}, nil
 	case doctorReport:
 		return []string{v.File}, nil
+	case *topView:
+		return v.names(), nil
 	case uninstalled:
 		return v.names(), nil
 	}

@@ -142,6 +142,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	root.AddCommand(
 		a.planCmd(),
 		a.statusCmd(),
+		a.topCmd(),
 		a.leasesCmd(),
 		a.releaseCmd(),
 		a.eventsCmd(),
