@@ -14,7 +14,7 @@ import (
 
 // TestMain makes the test binary the program itself for scripts.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"cadastre": main})
+	testscript.Main(m, map[string]func(){"cadastre": main, kubectlName: main})
 }
 
 // TestScripts runs the scenarios of testdata that need no agent. Those with an agent
