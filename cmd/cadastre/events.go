@@ -62,6 +62,7 @@ then counts events anew.`,
 	cmd.Flags().Uint64Var(&from, "since", 0, "begin with the event of this number, `SEQ`")
 	cmd.Flags().StringVar(&filter.pod, "pod", "", "only those of this pod, `NAMESPACE/NAME`")
 	cmd.Flags().StringVar(&filter.address, "address", "", "only those of a pod that got, wanted or gave back `ADDRESS`")
+	addNamespace(cmd, &filter.namespace, "only those of pods in this `NAMESPACE`")
 	cmd.Flags().BoolVar(&filter.failed, "failed", false, "only those that failed")
 	completeValues(cmd, "since")
 	completeValues(cmd, "pod")
@@ -72,12 +73,16 @@ then counts events anew.`,
 // eventFilter holds the flags that select events, as the agent's API takes them.
 type eventFilter struct {
 	pod, address string
+	namespace    string // the program selects by it, the API does not
 	failed       bool
 }
 
-func (f eventFilter) check() error {
+func (f *eventFilter) check() (err error) {
+	if err := checkNamespace(f.namespace); err != nil {
+		return err
+	}
 	if f.pod != "" {
-		if err := checkPod(f.pod); err != nil {
+		if f.pod, err = fullPod(f.pod, f.namespace); err != nil {
 			return err
 		}
 	}
@@ -85,6 +90,15 @@ func (f eventFilter) check() error {
 		return usagef("--address: %q is not an IP address: write one such as 10.1.5.7", f.address)
 	}
 	return nil
+}
+
+// selects reports whether an event is of the namespace.
+func (f eventFilter) selects(raw json.RawMessage) bool {
+	if f.namespace == "" {
+		return true
+	}
+	var r struct{ Subject controller.Subject }
+	return json.Unmarshal(raw, &r) == nil && inNamespace(r.Subject.Pod, f.namespace)
 }
 
 // query returns the arguments of a request for the events from a number on.
@@ -111,7 +125,7 @@ func (a *app) events(ctx context.Context, from uint64, filter eventFilter) error
 		return err
 	}
 	defer body.Close()
-	return a.listEvents(ctx, c, body)
+	return a.listEvents(ctx, c, body, filter)
 }
 
 // eachEvent hands what body contains to f, one event after the other.
@@ -132,10 +146,12 @@ func eachEvent(ctx context.Context, c *client, body io.Reader, f func(json.RawMe
 	}
 }
 
-func (a *app) listEvents(ctx context.Context, c *client, body io.Reader) error {
+func (a *app) listEvents(ctx context.Context, c *client, body io.Reader, filter eventFilter) error {
 	all := []json.RawMessage{}
 	err := eachEvent(ctx, c, body, func(raw json.RawMessage) error {
-		all = append(all, raw)
+		if filter.selects(raw) {
+			all = append(all, raw)
+		}
 		return nil
 	})
 	if err != nil {
@@ -168,6 +184,9 @@ func (a *app) printEvent(raw json.RawMessage) error {
 			return fmt.Errorf("print as yaml: %w", err)
 		}
 		return a.write(append([]byte("---\n"), doc...))
+	case formatTable, formatWide:
+	default: // -o name, or a template for each event
+		return a.print(raw, nil)
 	}
 	var r record
 	if err := json.Unmarshal(raw, &r); err != nil {

@@ -75,13 +75,24 @@ func oneSubject(cmd *cobra.Command, args []string) error {
 }
 
 func (a *app) explainPodCmd() *cobra.Command {
-	return a.explainVerb("pod NAMESPACE/NAME", "Tell which addresses a pod has, or why it has none",
+	namespace := ""
+	cmd := a.explainVerb("pod NAMESPACE/NAME", "Tell which addresses a pod has, or why it has none",
 		func(arg string) (url.Values, error) {
-			if err := checkPod(arg); err != nil {
-				return nil, usagef("explain pod: %q is not a pod: write NAMESPACE/NAME, such as default/web", arg)
-			}
-			return url.Values{"pod": {arg}}, nil
+			pod, err := podToExplain(arg, namespace)
+			return url.Values{"pod": {pod}}, err
 		})
+	addNamespace(cmd, &namespace, "the `NAMESPACE` of the pod, whose name is enough then")
+	cmd.Example = `  cadastre explain pod default/web-0
+  kubectl cadastre explain pod -n default web-0`
+	return cmd
+}
+
+func podToExplain(arg, namespace string) (string, error) {
+	pod, err := fullPod(arg, namespace)
+	if err != nil && namespace == "" {
+		err = usagef("explain pod: %q is not a pod: write NAMESPACE/NAME, such as default/web", arg)
+	}
+	return pod, err
 }
 
 func (a *app) explainContainerCmd() *cobra.Command {

@@ -104,8 +104,10 @@ func (f *follower) print(raw json.RawMessage) error {
 	case seq > f.next && f.certain:
 		f.a.note("cadastre: events #%d to #%d are not recorded any more", f.next, seq-1)
 	}
-	if err := f.a.printEvent(raw); err != nil {
-		return err
+	if f.filter.selects(raw) {
+		if err := f.a.printEvent(raw); err != nil {
+			return err
+		}
 	}
 	f.next, f.certain = seq+1, f.filter == eventFilter{} // a filter leaves numbers out
 	return nil

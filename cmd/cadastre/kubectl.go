@@ -122,6 +122,14 @@ func (a *app) forward(ctx context.Context, cmd *cobra.Command, args []string) er
 	if err := checkForward(cmd); err != nil {
 		return err
 	}
+	if cmd.Name() == "pod" && len(args) == 1 { // the agent's program gets NAMESPACE/NAME
+		namespace, _ := cmd.Flags().GetString(namespaceFlag) // the flag exists
+		pod, err := podToExplain(args[0], namespace)
+		if err != nil {
+			return err
+		}
+		args = []string{pod}
+	}
 	node, err := a.nodeOf(ctx, cmd, args)
 	if err != nil {
 		return err
@@ -170,9 +178,6 @@ func (a *app) nodeOf(ctx context.Context, cmd *cobra.Command, args []string) (st
 	case a.kubectl.node != "":
 		return a.kubectl.node, checkNodeName(a.kubectl.node)
 	case cmd.Name() == "pod" && len(args) == 1:
-		if err := checkPod(args[0]); err != nil {
-			return "", usagef("explain pod: %q is not a pod: write NAMESPACE/NAME, such as default/web", args[0])
-		}
 		return a.nodeOfPod(ctx, args[0])
 	case cmd.Name() == "node" && len(args) == 1:
 		return args[0], checkNodeName(args[0])
@@ -238,7 +243,7 @@ func (a *app) forwarded(cmd *cobra.Command, args []string) []string {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch {
-		case slices.Contains(own, f.Name):
+		case slices.Contains(own, f.Name), f.Name == namespaceFlag && explains:
 			return
 		case f.Name == "zone" && explains:
 			value = cmp.Or(value, a.now().Format("-07:00"))

@@ -18,18 +18,19 @@ import (
 )
 
 // leaseFilter holds the flags that select leases; an empty field selects all.
-type leaseFilter struct{ pool, pod, state string }
+type leaseFilter struct{ pool, pod, namespace, state string }
 
 func leaseStates() []string { return []string{"pending", "held", "cooling", "quarantined"} }
 
-func (f leaseFilter) check() error {
+func (f *leaseFilter) check() (err error) {
 	if f.state != "" && !slices.Contains(leaseStates(), f.state) {
 		return usagef("--state: %q is not a state: write one of %s", f.state, strings.Join(leaseStates(), ", "))
 	}
 	if f.pod != "" {
-		return checkPod(f.pod)
+		f.pod, err = fullPod(f.pod, f.namespace)
+		return err
 	}
-	return nil
+	return checkNamespace(f.namespace)
 }
 
 func checkPod(pod string) error {
@@ -42,7 +43,7 @@ func checkPod(pod string) error {
 
 func (f leaseFilter) matches(l localapi.Lease) bool {
 	return (f.pool == "" || l.Pool == f.pool) && (f.pod == "" || podOf(l) == f.pod) &&
-		(f.state == "" || l.State == f.state)
+		inNamespace(podOf(l), f.namespace) && (f.state == "" || l.State == f.state)
 }
 
 func podOf(l localapi.Lease) string {
@@ -59,6 +60,8 @@ func (a *app) leasesCmd() *cobra.Command {
 		Short: "List who holds which address",
 		Example: `  cadastre leases
   cadastre leases --pod default/web -o wide
+  cadastre leases -n kube-system -o name
+  cadastre leases -o jsonpath='{range [*]}{.ip} {.podName}{"\n"}{end}'
   cadastre leases --state quarantined -o json`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -72,6 +75,7 @@ func (a *app) leasesCmd() *cobra.Command {
 	cmd.Flags().StringVar(&f.pool, "pool", "", "only those of this `POOL`")
 	cmd.Flags().StringVar(&f.pod, "pod", "", "only those of this pod, `NAMESPACE/NAME`")
 	cmd.Flags().StringVar(&f.state, "state", "", "only those in this `STATE`: "+strings.Join(leaseStates(), ", "))
+	addNamespace(cmd, &f.namespace, "only those of pods in this `NAMESPACE`")
 	completeValues(cmd, "state", leaseStates()...)
 	completeValues(cmd, "pool")
 	completeValues(cmd, "pod")

@@ -24,30 +24,39 @@ func (a *app) nodeCmd() *cobra.Command {
 }
 
 func (a *app) nodeListCmd() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List which node has which ID, addresses and pod subnets",
+		Long: `list shows which node has which ID, addresses and pod subnets. In a terminal the bar
+of a node shows the leases of its last report, and the addresses of its pod subnets. Of
+a node with IPv4 and IPv6 it shows the number of leases only.`,
 		Example: `  cadastre node list
   cadastre node list -o wide`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.verb(func(ctx context.Context, _ []string) error {
-			ctx, cancel := context.WithTimeout(ctx, readTimeout)
-			defer cancel()
-			nodes := []localapi.Node{}
-			if err := a.client().get(ctx, localapi.PathNodes, &nodes); err != nil {
-				return fmt.Errorf("node list: %w", err)
-			}
-			return a.print(nodes, func(wide bool) string { return a.nodesTable(nodes, wide) })
-		}),
 	}
+	b := a.barsFor(cmd)
+	cmd.RunE = a.verb(func(ctx context.Context, _ []string) error {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		nodes := []localapi.Node{}
+		if err := a.client().get(ctx, localapi.PathNodes, &nodes); err != nil {
+			return fmt.Errorf("node list: %w", err)
+		}
+		return a.print(nodes, func(wide bool) string { return a.nodesTable(nodes, wide, b) })
+	})
+	return cmd
 }
 
-func (a *app) nodesTable(nodes []localapi.Node, wide bool) string {
+func (a *app) nodesTable(nodes []localapi.Node, wide bool, b *bars) string {
 	if len(nodes) == 0 {
 		return "no nodes\n"
 	}
 	head := []string{"ID", "NAME", "STATE", "ADDRESSES", "PODS", "SEEN"}
+	drawn := a.draws(b)
+	if drawn {
+		head = append(head, "USED")
+	}
 	if wide {
 		head = append(head, "GENERATION", "INSTANCE", "POOLS")
 	}
@@ -60,6 +69,9 @@ func (a *app) nodesTable(nodes []localapi.Node, wide bool) string {
 			strings.Join(n.Addresses, ","),
 			strings.Join(n.PodCIDRs, ","),
 			a.seen(n),
+		}
+		if drawn {
+			row = append(row, b.text(usageOfNode(n)))
 		}
 		if wide {
 			row = append(row, fmt.Sprint(n.Generation), n.Instance, poolUses(n.Pools))

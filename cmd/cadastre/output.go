@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -23,22 +24,43 @@ const (
 	formatWide  format = "wide"
 	formatJSON  format = "json"
 	formatYAML  format = "yaml"
+	formatName  format = "name" // of each object, one a line
+
+	// jsonpathPrefix begins a format that has its template in it.
+	jsonpathPrefix = "jsonpath="
 )
 
+// formats returns the formats without a template.
 func formats() []string {
-	return []string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML)}
+	return []string{
+		string(formatTable),
+		string(formatWide),
+		string(formatJSON),
+		string(formatYAML),
+		string(formatName),
+	}
 }
+
+// formatsText lists all formats for people.
+func formatsText() string { return strings.Join(formats(), ", ") + ", " + jsonpathPrefix + "TEMPLATE" }
 
 // Set implements pflag.Value.
 func (f *format) Set(s string) error {
-	for _, known := range formats() {
-		if s == known {
-			*f = format(s)
-			return nil
+	template, has := strings.CutPrefix(s, jsonpathPrefix)
+	switch {
+	case has:
+		if _, err := parsePathTemplate(template); err != nil {
+			return err
 		}
+	case !slices.Contains(formats(), s):
+		return fmt.Errorf("write one of %s", formatsText())
 	}
-	return fmt.Errorf("write one of %s", strings.Join(formats(), ", "))
+	*f = format(s)
+	return nil
 }
+
+// template returns the template of a format that has one.
+func (f *format) template() (string, bool) { return strings.CutPrefix(string(*f), jsonpathPrefix) }
 
 // String implements pflag.Value.
 func (f *format) String() string { return string(*f) }
@@ -54,12 +76,16 @@ func (a *app) print(v any, table func(wide bool) string) error {
 	var out []byte
 	var err error
 	switch a.output {
+	case formatTable, formatWide:
+		out = []byte(table(a.output == formatWide))
 	case formatJSON:
 		out, err = encode(v, "  ")
 	case formatYAML:
 		out, err = yaml.Marshal(v)
+	case formatName:
+		out, err = printNames(v)
 	default:
-		out = []byte(table(a.output == formatWide))
+		out, err = a.output.fill(v)
 	}
 	if err != nil {
 		return fmt.Errorf("print as %s: %w", a.output, err)
@@ -72,6 +98,31 @@ func (a *app) write(out []byte) error {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil
+}
+
+// fill returns what the template of the format makes of v.
+func (f *format) fill(v any) ([]byte, error) {
+	text, _ := f.template()
+	t, err := parsePathTemplate(text)
+	if err != nil {
+		return nil, err
+	}
+	output, err := encode(v, "")
+	if err != nil {
+		return nil, err
+	}
+	filled, err := t.print(output)
+	return []byte(filled), err
+}
+
+// printNames returns a line for each name.
+func printNames(v any) ([]byte, error) {
+	names, err := namesOf(v)
+	var out []byte
+	for _, name := range names {
+		out = append(append(out, clean(name)...), '\n')
+	}
+	return out, err
 }
 
 // note prints a message for people, which is not a part of the output.

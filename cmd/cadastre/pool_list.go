@@ -19,31 +19,40 @@ func (a *app) poolCmd() *cobra.Command {
 }
 
 func (a *app) poolListCmd() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the pools of the cluster, and what this node has of them",
+		Long: `list shows the pools of the cluster, and what this node has of them. In a terminal the
+bar of a pool shows the used addresses of this node's active blocks, and their number:
+of IPv4 or IPv6, whichever is fuller.`,
 		Example: `  cadastre pool list
   cadastre pool list -o wide`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.verb(func(ctx context.Context, _ []string) error {
-			ctx, cancel := context.WithTimeout(ctx, readTimeout)
-			defer cancel()
-			pools := []localapi.Pool{}
-			if err := a.client().get(ctx, localapi.PathPools, &pools); err != nil {
-				return fmt.Errorf("pool list: %w", err)
-			}
-			return a.print(pools, func(wide bool) string { return poolsTable(pools, wide) })
-		}),
 	}
+	b := a.barsFor(cmd)
+	cmd.RunE = a.verb(func(ctx context.Context, _ []string) error {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		pools := []localapi.Pool{}
+		if err := a.client().get(ctx, localapi.PathPools, &pools); err != nil {
+			return fmt.Errorf("pool list: %w", err)
+		}
+		return a.print(pools, func(wide bool) string { return a.poolsTable(pools, wide, b) })
+	})
+	return cmd
 }
 
 // poolsTable has a row for each pool; what it has of addresses is this node's.
-func poolsTable(pools []localapi.Pool, wide bool) string {
+func (a *app) poolsTable(pools []localapi.Pool, wide bool, b *bars) string {
 	if len(pools) == 0 {
 		return "no pools\n"
 	}
 	head := []string{"NAME", "NETWORK", "RANGES", "STATE", "HELD", "FREE"}
+	drawn := a.draws(b)
+	if drawn {
+		head = append(head, "USED")
+	}
 	if wide {
 		head = append(head, "GENERATION", "ORIGIN", "BLOCKS")
 	}
@@ -60,6 +69,9 @@ func poolsTable(pools []localapi.Pool, wide bool) string {
 			blocks = append(blocks, b.Block+" "+b.State)
 		}
 		row := []string{p.Name, p.Network, strings.Join(ranges, ", "), p.State, fmt.Sprint(held), fmt.Sprint(free)}
+		if drawn {
+			row = append(row, b.text(usageOf(p.Blocks)))
+		}
 		if wide {
 			row = append(row, fmt.Sprint(p.Generation), p.Origin, strings.Join(blocks, ", "))
 		}

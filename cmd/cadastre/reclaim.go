@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,8 @@ const reclaimListHelp = `list shows the leases whose owners are gone, with the e
 end of each can be undone. Below are those that have ended since the agent started.`
 
 func (a *app) reclaimListCmd() *cobra.Command {
-	return &cobra.Command{
+	namespace := ""
+	cmd := &cobra.Command{
 		Use:               "list",
 		Short:             "List the reclaims that can be undone, and those that have ended",
 		Long:              reclaimListHelp,
@@ -36,13 +38,24 @@ func (a *app) reclaimListCmd() *cobra.Command {
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			ctx, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
+			if err := checkNamespace(namespace); err != nil {
+				return err
+			}
 			var all localapi.Reclaims
 			if err := a.client().get(ctx, localapi.PathReclaims, &all); err != nil {
 				return fmt.Errorf("reclaim list: %w", err)
 			}
+			all.Pending, all.Ended = ofNamespace(all.Pending, namespace), ofNamespace(all.Ended, namespace)
 			return a.print(all, func(bool) string { return reclaimsText(all, a.now()) })
 		}),
 	}
+	addNamespace(cmd, &namespace, "only those of pods in this `NAMESPACE`")
+	return cmd
+}
+
+// ofNamespace returns the reclaims of pods of a namespace.
+func ofNamespace(all []localapi.Reclaim, namespace string) []localapi.Reclaim {
+	return slices.DeleteFunc(all, func(r localapi.Reclaim) bool { return !inNamespace(r.Pod, namespace) })
 }
 
 func reclaimsText(all localapi.Reclaims, now time.Time) string {

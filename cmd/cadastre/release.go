@@ -20,12 +20,13 @@ import (
 // releaseFlags are the flags of release.
 type releaseFlags struct {
 	localapi.ReleaseRequest
-	yes bool
+	namespace string // of --pod, if that is only a name
+	yes       bool
 }
 
 // check wants exactly one selector, and makes the address one as the agent
 // writes it.
-func (f *releaseFlags) check() error {
+func (f *releaseFlags) check() (err error) {
 	given := 0
 	for _, s := range []string{f.IP, f.ContainerID, f.Pod} {
 		if s != "" {
@@ -39,8 +40,11 @@ func (f *releaseFlags) check() error {
 		return usagef("--if: %q goes with --container only", f.IfName)
 	case f.DockerPool != "" && f.IP == "":
 		return usagef("--docker-pool: %q goes with --ip only", f.DockerPool)
+	case f.namespace != "" && f.Pod == "":
+		return usagef("--namespace: %q goes with --pod only", f.namespace)
 	case f.Pod != "":
-		return checkPod(f.Pod)
+		f.Pod, err = fullPod(f.Pod, f.namespace)
+		return err
 	case f.IP != "":
 		addr, err := netip.ParseAddr(f.IP)
 		if err != nil || addr.Zone() != "" {
@@ -90,6 +94,7 @@ pools release").`,
 	flags.StringVar(&f.ContainerID, "container", "", "the leases of the container with this whole `ID`")
 	flags.StringVar(&f.IfName, "if", "", "with --container: only the interface of this `NAME`")
 	flags.StringVar(&f.Pod, "pod", "", "the leases of this pod, `NAMESPACE/NAME`")
+	addNamespace(cmd, &f.namespace, "the `NAMESPACE` of --pod")
 	flags.StringVar(
 		&f.DockerPool,
 		"docker-pool",

@@ -58,6 +58,7 @@ type app struct {
 	now            func() time.Time
 	pause          func(context.Context, time.Duration) error // before the agent is asked again
 	restore        restoreFunc
+	terminal       func(io.Writer) terminal
 
 	uninstallKernel uninstallFunc
 
@@ -79,6 +80,8 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) strin
 		pause:   sleep,
 		output:  formatTable,
 		restore: restoreFile,
+
+		terminal: terminalOf,
 
 		uninstallKernel: uninstallKernel,
 	}
@@ -126,10 +129,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	root.Flags().Bool("version", false, "print the version of this program")
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.socket, "socket", "", "the agent's socket (default $CADASTRE_SOCKET, else "+defaultSocket+")")
-	flags.VarP(&a.output, "output", "o", "how to print: "+strings.Join(formats(), ", "))
-	completeValues(root, "output", formats()...)
+	flags.VarP(&a.output, "output", "o", "how to print: "+formatsText())
+	completeValues(root, "output", append(formats(), jsonpathPrefix)...)
 	if a.kubectl.plugin {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl cadastre"}
 		a.kubectl.flags(root)
@@ -138,6 +142,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	root.AddCommand(
 		a.planCmd(),
 		a.statusCmd(),
+		a.topCmd(),
 		a.leasesCmd(),
 		a.releaseCmd(),
 		a.eventsCmd(),

@@ -30,6 +30,7 @@ func everyVerb(t *testing.T) [][]string {
 	return [][]string{
 		{"plan", "--config", contivConf, "--node-id", "5"}, {"plan", "--config", contivConf, "--node-id", "5-6"},
 		{"status"}, {"status", "--live"}, {"status", "--ready"}, {"leases"}, {"leases", "--pool", "blue"},
+		{"top", "--once", "--interval", "100ms"},
 		{"release", "--pod", "default/web", "--yes"}, {"release", "--pod", "default/none"},
 		{"events"}, {"resync"}, {"check"}, {"version"},
 		{"backup", filepath.Join(t.TempDir(), "copy.db")}, {"restore", "copy.db"}, {"accept"}, {"accept", "--yes"},
@@ -67,7 +68,7 @@ func TestEveryVerbInEveryFormat(t *testing.T) {
 
 // needsAgent are the verbs that nothing can be done about without an agent.
 func needsAgent() [][]string {
-	return [][]string{{"status"}, {"status", "--live"}, {"status", "--ready"}, {"leases"}, {"release", "--ip", "10.1.5.2"}, {"events"}, {"events", "-f"},
+	return [][]string{{"status"}, {"status", "--live"}, {"status", "--ready"}, {"top", "--once"}, {"top"}, {"leases"}, {"release", "--ip", "10.1.5.2"}, {"events"}, {"events", "-f"},
 		{"resync"}, {"check"}, {"backup", "-"}, {"node", "list"}, {"node", "release", "node-7"}, {"pool", "list"}, {"docker", "pools"}, {"docker", "pools", "release", "x"}, {"apply", "-f", contivConf}}
 }
 

@@ -4,7 +4,9 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -12,7 +14,7 @@ import (
 
 // TestMain makes the test binary the program itself for scripts.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"cadastre": main})
+	testscript.Main(m, map[string]func(){"cadastre": main, kubectlName: main})
 }
 
 // TestScripts runs the scenarios of testdata that need no agent. Those with an agent
@@ -27,7 +29,11 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("CONF", conf)
-			return nil
+			var verbs strings.Builder
+			for _, cmd := range verbsOf(programFor(false)) {
+				verbs.WriteString(strings.TrimPrefix(cmd.CommandPath(), "cadastre") + "\n")
+			}
+			return os.WriteFile(filepath.Join(env.WorkDir, "verbs"), []byte(verbs.String()), 0o600)
 		},
 	})
 }
