@@ -343,7 +343,7 @@ test('operator: pool, block, node, address and pod are explained', operator, asy
 test('operator: decisions appear with their outcome, without a reload', operator, async () => {
   const page = await open(CADASTRE_OPERATOR)
   await page.locator('#stream', { hasText: 'live' }).waitFor()
-  await page.getByText('This operator leads').waitFor()
+  await page.getByText('its decisions').waitFor()
   const node = (name) => kubectl({ apiVersion: 'v1', kind: 'Node', metadata: { name } }, 'apply', '-f', '-')
   const event = (...texts) => texts.reduce((l, hasText) => l.filter({ hasText }), page.locator('#events li'))
   node('node-a')
@@ -427,7 +427,7 @@ for (const [who, url, prefix, tabs] of [
     const page = await open(url)
     await page.getByRole('tab').first().waitFor()
     const focused = () => page.evaluate(() => document.activeElement?.id ?? '')
-    for (let i = 0; i < 40 && await focused() !== 'tab-events'; i++) await page.keyboard.press('Tab')
+    for (let i = 0; i < 200 && await focused() !== 'tab-events'; i++) await page.keyboard.press('Tab')
     assert.equal(await focused(), 'tab-events')
     await page.keyboard.press('ArrowLeft')
     assert.equal(await focused(), 'tab-findings')
