@@ -109,7 +109,8 @@ e2e-page: ## the page in a headless Chromium (installs Debian's chromium where i
 	@if [ ! -x /usr/bin/chromium ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get install -y --no-install-recommends chromium >/dev/null || echo "apt-get did not install chromium"; fi
 	@$(MAKE) page
-	$(if $(IMAGES),CADASTRE_IMAGES=$(CURDIR)/docs/images) $(GO) test -v -count=1 -timeout 10m ./test/page
+	$(GO) run ./test/e2e/kube/build -o .cache/kube
+	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(if $(IMAGES),CADASTRE_IMAGES=$(CURDIR)/docs/images) $(GO) test -v -count=1 -timeout 10m ./test/page
 
 test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 

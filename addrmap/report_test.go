@@ -26,7 +26,7 @@ func TestUseOfOtherNodes(t *testing.T) {
 	}}
 	s.AddNode("reports", []addrmap.Place{place("10.1.1.0/24"), place("fd00::100/120")}, addrmap.Reports{Uses: []addrmap.Use{
 		{Place: place("10.1.1.0/24"), Leases: 7},
-		{Place: place("fd00::100/120"), Leases: 8},
+		{Place: place("fd00::100/120"), Leases: 8, Draining: true},
 		{Place: place("10.1.201.0/24"), Leases: 3, Draining: true},
 	}})
 	sums := addrmap.Reports{}
@@ -48,6 +48,7 @@ func TestUseOfOtherNodes(t *testing.T) {
 	part, err = s.Part("default", netip.MustParsePrefix("fd00::/112"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(part.Counts).To(Equal(localapi.AddressCounts{Other: 512, OtherHeld: 8, OtherUnknown: 256}))
+	g.Expect(part.Blocks[0].State).To(Equal("draining"))
 	part, err = s.Part("default", netip.MustParsePrefix("10.1.1.0/25"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(part.Counts).To(Equal(localapi.AddressCounts{Other: 128, OtherUnknown: 128}), "which addresses are in use is not reported")

@@ -222,7 +222,7 @@ func reduceSet(obj any) (any, error) {
 		return nil, fmt.Errorf("follow the NetResourceSets: %w", err)
 	}
 	s := &setObject{uses: usesOf(set)}
-	s.ObjectMeta.Name, s.UID, s.ResourceVersion = set.Name, set.UID, set.ResourceVersion
+	s.Name, s.UID, s.ResourceVersion = set.Name, set.UID, set.ResourceVersion
 	return s, nil
 }
 
@@ -275,7 +275,7 @@ func (o *pageObjects) reports(ctx context.Context) (all map[string][]addrmap.Use
 	all = map[string][]addrmap.Use{}
 	for _, obj := range listed(sets) {
 		if s, ok := obj.(*setObject); ok {
-			all[s.ObjectMeta.Name] = s.uses
+			all[s.Name] = s.uses
 		}
 	}
 	return all, problem

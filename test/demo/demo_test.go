@@ -6,10 +6,15 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +34,7 @@ func TestDemo(t *testing.T) {
 		t.Run("interrupted/"+string(w), func(t *testing.T) { testInterrupted(t, b, w) })
 		t.Run("failing/"+string(w), func(t *testing.T) { testFailing(t, b, w) })
 	}
+	t.Run("staying", func(t *testing.T) { testStaying(t, b) })
 	t.Run("fenced", func(t *testing.T) { testFenced(t, b) })
 	t.Run("building", testBuilding)
 	t.Run("foreground", func(t *testing.T) { testForeground(t, b) })
@@ -76,6 +82,45 @@ func verifyOutput(t *testing.T, told string, w stage.Way) {
 	}
 	if t.Failed() {
 		t.Log(told)
+	}
+}
+
+// testStaying opens the map at the printed address while the demo stays, and then presses
+// Ctrl-C, as it were.
+func testStaying(t *testing.T, b stagetest.Built) {
+	stagetest.NeedWay(t, stage.WayNone)
+	stagetest.Scratch(t)
+	t.Setenv(stayVariable, "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stays, once := make(chan struct{}), sync.Once{}
+	stdout := stagetest.Watch("It is open until Ctrl-C.", func() { once.Do(func() { close(stays) }) })
+	stderr, code := stagetest.Watch("", nil), make(chan int, 1)
+	go func() { code <- run(ctx, b.Args("--namespaces="+string(stage.WayNone)), stdout, stderr) }()
+	select {
+	case <-stays:
+	case c := <-code:
+		t.Fatalf("the demo ended with exit code %d: %s%s", c, stdout, stderr)
+	}
+	address := regexp.MustCompile(`http://\S+/page/\?key=\S+`).FindString(stdout.String())
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := (&http.Client{Jar: jar}).Get(address)
+	if err != nil {
+		t.Fatalf("open the map at %q: %v", address, err)
+	}
+	text, err := io.ReadAll(answer.Body)
+	if err = errors.Join(err, answer.Body.Close()); err != nil || !strings.Contains(string(text), "<title>Cadastre</title>") {
+		t.Errorf("the map at %q is %q: %v", address, text, err)
+	}
+	cancel()
+	if c := <-code; c != 1 || !strings.Contains(strings.ToLower(stdout.String()+stderr.String()), "interrupted") {
+		t.Errorf("exit code %d: %s%s", c, stdout, stderr)
+	}
+	if _, err := (&http.Client{Jar: jar}).Get(address); err == nil {
+		t.Error("the map is still open")
 	}
 }
 

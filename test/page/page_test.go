@@ -2,16 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package page tests the page in a headless Chromium: against a real agent behind
-// "cadastre page", and against an agent's API over a ledger with 250 000 leases. The steps in
+// "cadastre page", against an agent's API over a ledger with 250 000 leases, and against a real
+// operator with an API server, an etcd and 1000 nodes. The steps in
 // the browser are in web/e2e. "make e2e-page" installs what it needs and runs it.
 package page
 
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -23,13 +22,11 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/web"
 )
 
 // chromium is Debian's.
@@ -40,12 +37,21 @@ func TestPage(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	g.Expect(err).NotTo(HaveOccurred())
 	node := need(t, root)
-	agent := startAgent(t, g, root)
+	bin := t.TempDir()
+	g.Expect(stage.Build(t.Context(), root, bin, stage.OurPrograms)).To(Succeed())
+	t.Run("access to the agent's page", func(t *testing.T) { testAgentAccess(t, root, bin) })
+	agent := launchAgent(t, g, root, bin, filepath.Join(root, "conf/contiv.conf"))
 	cmd := exec.CommandContext(t.Context(), node, "--test", "--test-reporter=spec", filepath.Join(root, "web/e2e/page.test.mjs"))
-	cmd.Env = append(os.Environ(),
+	cmd.Env = os.Environ()
+	p, operator := startPlane(t, g, agent.Bin), ""
+	if p != nil {
+		operator = p.pageOfOperator(t, g)
+		cmd.Env = append(cmd.Env, "CADASTRE_KUBECTL="+filepath.Join(p.assets, "kubectl"), "CADASTRE_KUBECONFIG="+p.kubeconfig)
+	}
+	cmd.Env = append(cmd.Env,
+		"CADASTRE_OPERATOR="+operator,
 		"CADASTRE_PAGE="+servePage(t, g, agent),
 		"CADASTRE_LARGE="+serveLarge(t, g),
-		"CADASTRE_CLUSTER="+serveCluster(t),
 		"CADASTRE_BIN="+agent.Bin,
 		"CADASTRE_SOCKET="+agent.Socket(),
 		"CADASTRE_CHROMIUM="+chromium,
@@ -53,6 +59,9 @@ func TestPage(t *testing.T) {
 	)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	g.Expect(cmd.Run()).To(Succeed())
+	if p != nil {
+		t.Run("access to the operator's page", func(t *testing.T) { testOperatorAccess(t, p) })
+	}
 }
 
 // need skips the test if a browser or a tool is missing, and returns the path of Node.js.
@@ -72,17 +81,12 @@ func need(t *testing.T, root string) (node string) {
 	return node
 }
 
-// startAgent runs a real agent without a data plane.
-func startAgent(t *testing.T, g Gomega, root string) stage.Agent {
+// launchAgent runs a real agent without a data plane.
+func launchAgent(t *testing.T, g Gomega, root, bin, config string) stage.Agent {
 	dir, err := os.MkdirTemp("", "page")
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	a := stage.Agent{
-		Place:  stage.Place{Root: root, Bin: filepath.Join(dir, "bin"), Dir: dir},
-		Config: filepath.Join(root, "conf/contiv.conf"),
-		Node:   "node-a",
-	}
-	g.Expect(stage.Build(t.Context(), root, a.Bin, stage.OurPrograms)).To(Succeed())
+	a := stage.Agent{Place: stage.Place{Root: root, Bin: bin, Dir: dir}, Config: config, Node: "node-a"}
 	p, err := a.Launch(func(f func() error) error { return f() })
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(p.Halt(10 * time.Second)).To(Succeed()) })
@@ -163,32 +167,6 @@ func fillLarge(g Gomega, book *ledger.Ledger) {
 	}
 	g.Expect(n).To(Equal(250_000))
 	g.Expect(st.Commit(context.Background())).To(Succeed())
-}
-
-// serveCluster serves a map of the cluster with 1000 nodes, as the operator does.
-func serveCluster(t *testing.T) string {
-	s := &addrmap.Source{
-		Scope: addrmap.ScopeCluster, Now: time.Now(),
-		Ranges: map[string][]netip.Prefix{"default": {netip.MustParsePrefix("10.0.0.0/14")}},
-	}
-	for i := range 1000 {
-		s.Blocks = append(s.Blocks, addrmap.Block{
-			Pool: "default", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i / 256), byte(i), 0}), 24),
-			Node: fmt.Sprintf("worker-%04d", i), Used: uint64(i * 83 % 255), Known: true,
-		})
-	}
-	mux := http.NewServeMux()
-	mux.Handle(web.Path, web.Handler())
-	mux.HandleFunc(localapi.PathMap, func(w http.ResponseWriter, r *http.Request) {
-		var answer any = s.Overview()
-		if p, err := netip.ParsePrefix(r.URL.Query().Get("prefix")); err == nil {
-			answer, _ = s.Part(r.URL.Query().Get("pool"), p)
-		}
-		_ = json.NewEncoder(w).Encode(answer)
-	})
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server.URL + web.Path
 }
 
 func fillStates(ctx context.Context, g Gomega, book *ledger.Ledger) {

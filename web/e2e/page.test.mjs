@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test'
 import { join } from 'node:path'
 import { chromium } from 'playwright-core'
 
-const { CADASTRE_PAGE, CADASTRE_LARGE, CADASTRE_CLUSTER, CADASTRE_BIN, CADASTRE_SOCKET, CADASTRE_CHROMIUM, CADASTRE_PROFILE, CADASTRE_IMAGES } = process.env
+const { CADASTRE_PAGE, CADASTRE_LARGE, CADASTRE_OPERATOR, CADASTRE_KUBECTL, CADASTRE_KUBECONFIG, CADASTRE_BIN, CADASTRE_SOCKET, CADASTRE_CHROMIUM, CADASTRE_PROFILE, CADASTRE_IMAGES } = process.env
 
 let context
 const complaints = []
@@ -56,7 +56,7 @@ function drawn(page) {
     const canvas = document.querySelector('#map')
     const { cols, size } = canvas.dataset
     const style = getComputedStyle(document.documentElement)
-    const states = ['held', 'infra', 'quarantined', 'cooling', 'excluded', 'reserved', 'draining', 'free', 'otherHeld', 'other', 'empty']
+    const states = ['held', 'infra', 'quarantined', 'cooling', 'excluded', 'reserved', 'draining', 'free', 'otherHeld', 'other', 'otherUnknown', 'empty']
     const names = new Map(states.map((s) => {
       const hex = parseInt(style.getPropertyValue(`--${s}`).trim().slice(1), 16)
       return [hex, s]
@@ -115,20 +115,6 @@ test('blocks are filled as the API counts them', async () => {
     const row = 1.1 / Math.sqrt(pixels)
     assert.ok(Math.abs(share - (c.held ?? 0) / 512) < row + 0.06, `cell ${i}: ${share} of ${c.held}`)
   })
-  await page.close()
-})
-
-test('blocks of all nodes are filled with the addresses in use', async () => {
-  const page = await open(CADASTRE_CLUSTER)
-  await page.getByRole('button', { name: '10.0.0.0/14' }).click()
-  await map(page, '10.0.0.0/14').waitFor()
-  const part = await api(page, 'map?pool=default&prefix=10.0.0.0/14')
-  const { cells, pixels } = await drawn(page)
-  for (const c of part.cells) {
-    const filled = 1 - (cells[c.cell].other ?? 0) / pixels
-    assert.ok(Math.abs(filled - (c.otherHeld ?? 0) / c.other) < 1.1 / Math.sqrt(pixels), `${c.node}: ${filled}`)
-  }
-  assert.equal(await page.getByRole('tab').count(), 0, 'the operator has no events')
   await page.close()
 })
 
@@ -258,11 +244,10 @@ test('changes and findings are those of the API', async () => {
   await page.close()
 })
 
-test('1000 blocks and 250 000 leases: answers are bounded, frames are drawn', async () => {
-  const page = await open(`${CADASTRE_LARGE}#pool=large&prefix=10.0.0.0/13`)
-  await map(page, '10.0.0.0/13').waitFor()
+// measure prints the sizes of answers, which are bounded, and the times of frames.
+async function measure(page, what, paths) {
   const bytes = {}
-  for (const path of ['map', 'map?pool=large&prefix=10.0.0.0/13', 'map?pool=large&prefix=10.0.4.0/23', 'map/search?q=web', 'map/changes']) {
+  for (const path of paths) {
     bytes[path] = await page.evaluate(async (p) => (await (await fetch(new URL(`../v1/${p}`, document.baseURI))).text()).length, path)
     assert.ok(bytes[path] < 160 << 10, `${path}: ${bytes[path]} bytes`)
   }
@@ -278,9 +263,182 @@ test('1000 blocks and 250 000 leases: answers are bounded, frames are drawn', as
     }))
   }
   frames.sort((a, b) => a - b)
-  console.log(`bytes ${JSON.stringify(bytes)}; frame with 1000 blocks: median ${frames[20].toFixed(1)} ms, 95 % ${frames[37].toFixed(1)} ms`)
+  console.log(`${what}: bytes ${JSON.stringify(bytes)}; frame: median ${frames[20].toFixed(1)} ms, 95 % ${frames[37].toFixed(1)} ms`)
+}
+
+test('1000 blocks and 250 000 leases: answers are bounded, frames are drawn', async () => {
+  const page = await open(`${CADASTRE_LARGE}#pool=large&prefix=10.0.0.0/13`)
+  await map(page, '10.0.0.0/13').waitFor()
+  await measure(page, 'an agent: 1000 blocks', [
+    'map', 'map?pool=large&prefix=10.0.0.0/13', 'map?pool=large&prefix=10.0.4.0/23', 'map/search?q=web', 'map/changes',
+  ])
   await page.close()
 })
+
+// The operator's page. Without a kube-apiserver there is none.
+const operator = { skip: CADASTRE_OPERATOR ? false : 'NOT RUN: there is no operator' }
+
+function kubectl(document, ...args) {
+  execFileSync(CADASTRE_KUBECTL, [`--kubeconfig=${CADASTRE_KUBECONFIG}`, ...args], { input: JSON.stringify(document) })
+}
+
+test('operator: blocks of all nodes are filled with the addresses in use, unknown use is visible', operator, async () => {
+  const page = await open(CADASTRE_OPERATOR)
+  await page.getByText('cluster, this operator leads').waitFor()
+  await page.getByRole('button', { name: '10.0.0.0/14' }).click()
+  await map(page, '10.0.0.0/14').waitFor()
+  const part = await api(page, 'map?pool=default&prefix=10.0.0.0/14')
+  assert.equal(part.cells.length, 1000)
+  const { cells, pixels } = await drawn(page)
+  for (const c of part.cells) {
+    const counts = cells[c.cell]
+    if (c.otherUnknown) {
+      assert.equal(most(counts), 'otherUnknown', `${c.node}: ${JSON.stringify(counts)}`)
+      continue
+    }
+    const filled = 1 - (counts.other ?? 0) / pixels
+    assert.ok(Math.abs(filled - (c.otherHeld ?? 0) / c.other) < 1.1 / Math.sqrt(pixels), `${c.node}: ${filled}`)
+  }
+  assert.equal(part.cells.filter((c) => c.otherUnknown).length, 20)
+  await page.locator('#cells tr', { hasText: 'worker-1000' }).getByText('not known here').first().waitFor({ state: 'attached' })
+  await page.getByRole('button', { name: 'All pools' }).click()
+  await page.getByText(/the use of [0-9,]+ is not known here/).first().waitFor()
+  await page.getByRole('button', { name: 'fd00::/108' }).click()
+  await map(page, 'fd00::/108').waitFor()
+  const v6 = await api(page, 'map?pool=default&prefix=fd00::/108')
+  assert.ok(v6.counts.otherHeld > 0, 'a pool with two ranges shows the use of both')
+  await page.close()
+})
+
+test('operator: pool, block, node, address and pod are explained', operator, async () => {
+  const page = await open(`${CADASTRE_OPERATOR}#pool=default&prefix=10.0.0.0/14`)
+  const explained = async (args, text) => {
+    await page.locator('#explain', { hasText: text }).waitFor()
+    const tree = await api(page, `explain?${args}`)
+    const shown = await page.locator('#explain').textContent()
+    assert.ok(shown.includes(tree.answer), `${shown} has not ${tree.answer}`)
+  }
+  await explained('block=10.0.0.0/14&of=default', 'block 10.0.0.0/14')
+  await page.evaluate(() => { location.hash = '#pool=default' })
+  await explained('pool=default', 'pool default')
+  const search = async (text, option) => {
+    await page.locator('#search').fill(text)
+    await page.getByRole('option', { name: option }).first().click()
+  }
+  await search('worker-0005', /node worker-0005 10\.0\.5\.0\/24/)
+  await explained('node=worker-0005', 'node worker-0005')
+  await map(page, '10.0.5.0/24').waitFor()
+  await search('10.0.5.9', /address 10\.0\.5\.9/)
+  await explained('address=10.0.5.9', 'it is the address of pod shop/web-1')
+  await search('shop/web-1', /pod shop\/web-1/)
+  await explained('pod=shop/web-1', '10.0.5.9 is in block 10.0.5.0/24 of its node')
+  await search('c0ffee01', /container c0ffee0123456789/)
+  await explained('pod=shop/web-1', 'pod shop/web-1')
+  await page.evaluate(() => { location.hash = '#pool=default&prefix=10.0.5.0/24' })
+  await page.locator('#blocks').getByRole('button', { name: 'worker-0005' }).click()
+  await explained('node=worker-0005', 'node worker-0005')
+  await page.close()
+})
+
+test('operator: decisions appear with their outcome, without a reload', operator, async () => {
+  const page = await open(CADASTRE_OPERATOR)
+  await page.locator('#stream', { hasText: 'live' }).waitFor()
+  await page.getByText('its decisions').waitFor()
+  const node = (name) => kubectl({ apiVersion: 'v1', kind: 'Node', metadata: { name } }, 'apply', '-f', '-')
+  const event = (...texts) => texts.reduce((l, hasText) => l.filter({ hasText }), page.locator('#events li'))
+  node('node-a')
+  await event('node has its CIDRs', 'node=node-a', 'nodeipam: done').first().waitFor()
+  node('node-b')
+  await event('node has its CIDRs', 'node=node-b').first().waitFor()
+  node('node-c') // the range has two blocks
+  await event('exhausted', 'node-c').locator('.error').first().waitFor()
+  await event('Event CIDRNotAvailable', 'Node=node-c', 'API server: written').first().waitFor()
+  kubectl(null, 'delete', 'node', 'node-a')
+  await event('node is gone; its CIDRs are released', 'node=node-a').first().waitFor()
+  await event('node has its CIDRs', 'node=node-c').first().waitFor()
+  await page.close()
+})
+
+test('operator: findings are those of the last comparison, and lead to their place', operator, async () => {
+  const page = await open(CADASTRE_OPERATOR)
+  await page.getByRole('tab', { name: 'Findings' }).click()
+  await page.locator('#findings article').first().waitFor()
+  const { cluster } = await api(page, 'map/findings')
+  assert.equal(cluster.state, 'current')
+  const found = cluster.findings.find((f) => f.subject.prefix === '10.8.0.0/24')
+  const article = page.locator('#findings article', { hasText: found.text })
+  assert.ok((await article.first().textContent()).includes(found.fix))
+  await article.first().getByRole('button', { name: 'show 10.8.0.0/24' }).click()
+  await map(page, '10.8.0.0/24').waitFor()
+  await page.locator('#explain', { hasText: found.number }).waitFor()
+  await page.close()
+})
+
+test('operator: 1000 nodes and 250 000 leases: answers are bounded, frames are drawn', operator, async () => {
+  const page = await open(`${CADASTRE_OPERATOR}#pool=default&prefix=10.0.0.0/14`)
+  await map(page, '10.0.0.0/14').waitFor()
+  await measure(page, 'the operator: 1000 nodes', [
+    'map', 'map?pool=default&prefix=10.0.0.0/14', 'map/search?q=worker', 'map/findings', 'explain?pool=default',
+  ])
+  await page.close()
+})
+
+// tree returns the roles and names that Chromium gives to a screen reader.
+async function tree(page) {
+  const session = await context.newCDPSession(page)
+  const { nodes } = await session.send('Accessibility.getFullAXTree')
+  await session.detach()
+  return nodes.filter((n) => !n.ignored).map((n) => ({
+    role: n.role?.value, name: n.name?.value ?? '', focusable: n.properties?.some((p) => p.name === 'focusable' && p.value.value),
+  }))
+}
+
+for (const [who, url, prefix, tabs] of [
+  ['agent', CADASTRE_LARGE, 'large 10.0.0.0/13', ['Live events', 'Last hour', 'Findings']],
+  ['operator', CADASTRE_OPERATOR, 'default 10.0.0.0/14', ['Live events', 'Findings']],
+]) {
+  test(`${who}: a screen reader is told the role and the name of everything`, { skip: url ? false : 'NOT RUN: there is no operator' }, async () => {
+    const [pool, cidr] = prefix.split(' ')
+    const page = await open(`${url}#pool=${pool}&prefix=${cidr}`)
+    await map(page, cidr).waitFor()
+    await page.locator('#explain').waitFor()
+    const all = await tree(page)
+    const has = (role, name) => assert.ok(all.some((n) => n.role === role && name.test(n.name)), `no ${role} ${name}`)
+    has('banner', /^$/)
+    has('main', /^$/)
+    has('navigation', /^Place$/)
+    has('heading', /^Cadastre$/)
+    has('combobox', /^Search by address, pod, container, node or pool$/)
+    has('application', new RegExp(`^Map of ${cidr.replaceAll('.', '\\.')} in pool ${pool}: `))
+    has('table', new RegExp(`of ${cidr.replaceAll('.', '\\.')}$`))
+    has('columnheader', /^State$/)
+    has('rowheader', /./)
+    has('list', /^Legend$/)
+    has('region', /^Explanation of /)
+    has('tablist', /^What happens$/)
+    has('tabpanel', /^Live events$/)
+    assert.deepEqual(all.filter((n) => n.role === 'tab').map((n) => n.name), tabs)
+    const mute = all.filter((n) => (n.focusable || ['button', 'progressbar', 'progress', 'img'].includes(n.role)) && !n.name && n.role !== 'RootWebArea')
+    assert.deepEqual(mute.map((n) => n.role), [], 'everything that takes the focus has a name')
+    await page.close()
+  })
+
+  test(`${who}: the keyboard alone reaches the panels`, { skip: url ? false : 'NOT RUN: there is no operator' }, async () => {
+    const page = await open(url)
+    await page.getByRole('tab').first().waitFor()
+    const focused = () => page.evaluate(() => document.activeElement?.id ?? '')
+    for (let i = 0; i < 200 && await focused() !== 'tab-events'; i++) await page.keyboard.press('Tab')
+    assert.equal(await focused(), 'tab-events')
+    await page.keyboard.press('ArrowLeft')
+    assert.equal(await focused(), 'tab-findings')
+    await page.getByRole('tabpanel', { name: 'Findings' }).waitFor()
+    await page.keyboard.press('ArrowRight')
+    await page.getByRole('tabpanel', { name: 'Live events' }).waitFor()
+    await page.keyboard.press('Tab')
+    assert.match(await page.evaluate(() => document.activeElement.getAttribute('aria-label') ?? ''), /Events/, 'the next stop is the panel')
+    await page.close()
+  })
+}
 
 test('screenshots', { skip: CADASTRE_IMAGES ? false : 'CADASTRE_IMAGES is not set' }, async () => {
   const shots = [

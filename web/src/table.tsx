@@ -1,17 +1,21 @@
+import { useMemo } from 'preact/hooks'
 import type { Cell, Part } from './api'
 import { cell, isSingle, name, parse } from './prefix'
 import { number, own, percent, shares, total, used } from './states'
 
-interface Row { from: number; to: number; cell: Cell }
+interface Row { from: number; to: number; cell: Cell; place: string }
 
 // rowsOf joins neighbours that look the same: runs of free addresses are one row.
 export function rowsOf(part: Part): Row[] {
   const rows: Row[] = []
+  const prefix = parse(part.prefix)
+  const place = (i: number) => name(cell(prefix, part.cellLen, i))
   for (const c of part.cells) {
     const last = rows.at(-1)
     if (last && last.to === c.cell - 1 && plain(last.cell) && plain(c) && look(last.cell) === look(c)) last.to = c.cell
-    else rows.push({ from: c.cell, to: c.cell, cell: c })
+    else rows.push({ from: c.cell, to: c.cell, cell: c, place: '' })
   }
+  for (const r of rows) r.place = r.from === r.to ? place(r.from) : `${place(r.from)} to ${place(r.to)}`
   return rows
 }
 
@@ -21,7 +25,7 @@ const look = (c: Cell) => JSON.stringify({ ...c, cell: 0 })
 // CellTable shows the cells of the canvas as a table.
 export function CellTable({ part, at, open }: { part: Part; at: number; open: (at: number) => void }) {
   const prefix = parse(part.prefix)
-  const place = (i: number) => name(cell(prefix, part.cellLen, i))
+  const rows = useMemo(() => rowsOf(part), [part])
   const single = isSingle(cell(prefix, part.cellLen, 0))
   return (
     <table id="cells">
@@ -34,12 +38,11 @@ export function CellTable({ part, at, open }: { part: Part; at: number; open: (a
         </tr>
       </thead>
       <tbody>
-        {rowsOf(part).map((r) => {
-          const n = r.to - r.from + 1
+        {rows.map((r) => {
           return (
             <tr key={r.from} data-cell={r.from} aria-current={at >= r.from && at <= r.to ? 'true' : undefined}>
               <th scope="row">
-                <button onClick={() => open(r.from)}>{n === 1 ? place(r.from) : `${place(r.from)} to ${place(r.to)}`}</button>
+                <button onClick={() => open(r.from)}>{r.place}</button>
               </th>
               <td>
                 {r.cell.lease
