@@ -37,7 +37,7 @@ func (r *run) commitSink(ctx context.Context) error {
 		RevertOnFailure: r.reverts,
 		Retry:           retry,
 	}
-	err := guard(func() error { return c.deps.Sink.Commit(ctx, txn) })
+	err := r.send(ctx, txn)
 	if err != nil {
 		err = fmt.Errorf("%s: commit southbound: %w", r.ev.name, err)
 		r.rec.TxnError = err.Error()
