@@ -4,6 +4,7 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -22,7 +23,7 @@ import (
 )
 
 const (
-	exportEvery   = time.Second      // spans wait for others at most
+	exportEvery   = time.Second      // default of Options.Every
 	exportTimeout = 5 * time.Second  // of one request to the collector, with its repetitions
 	firstRetry    = time.Second / 2  // pause before a request is repeated
 	maxQueue      = 8192             // spans that wait for the collector; further ones are lost
@@ -37,6 +38,7 @@ type Options struct {
 	Node     string        // name of the node
 	Instance string        // UUID of the agent
 	Version  string        // of the agent
+	Every    time.Duration // the longest time for which a span waits for others; 0: a second
 	Random   func() uint64 // of IDs; nil: random
 }
 
@@ -57,7 +59,7 @@ func New(opt Options) (*Tracer, error) {
 	}
 	endpoint, err := url.Parse(opt.Endpoint)
 	if err != nil || endpoint.Host == "" {
-		return nil, fmt.Errorf("trace to %q: it is not a URL such as http://127.0.0.1:4318/v1/traces", opt.Endpoint)
+		return nil, fmt.Errorf("trace to %q: want a URL such as http://127.0.0.1:4318/v1/traces", opt.Endpoint)
 	}
 	client, err := otlptracehttp.New(
 		context.Background(),
@@ -85,7 +87,7 @@ func New(opt Options) (*Tracer, error) {
 		)),
 		sdktrace.WithBatcher(
 			&exporter{SpanExporter: client, log: opt.Log, endpoint: endpoint.Redacted()},
-			sdktrace.WithBatchTimeout(exportEvery),
+			sdktrace.WithBatchTimeout(cmp.Or(opt.Every, exportEvery)),
 			sdktrace.WithExportTimeout(exportTimeout),
 			sdktrace.WithMaxQueueSize(maxQueue),
 		),
