@@ -35,6 +35,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/reclaim"
 	"github.com/cadastre/cadastre/plugins/restapi"
+	"github.com/cadastre/cadastre/tracing"
 	"github.com/cadastre/cadastre/witness/cluster"
 )
 
@@ -61,6 +62,7 @@ type assembly struct {
 	sink       controller.Sink
 	opened     <-chan controller.ValueErrors // nil: the data plane is open from the start
 	metrics    *restapi.Metrics
+	traces     *tracing.Tracer // nil: CNI requests are not traced
 
 	contivconf *contivconf.ContivConf
 	nodeconfig *nodeconfig.NodeConfig
@@ -107,6 +109,7 @@ type dependencies struct {
 	handlers []func(Plugins) []controller.EventHandler // behind those of the agent
 	readers  reclaim.Readers                           // of the witnesses
 	cloud    *givenCloud                               // nil: the program has none
+	traces   *tracing.Tracer                           // nil: CNI requests are not traced
 
 	listeners Listeners
 	shares    httpserver.Shares // of the file descriptors, by listener
@@ -130,6 +133,7 @@ func assemble(
 		instance:   d.instance,
 		sink:       d.sink,
 		opened:     d.opened,
+		traces:     d.traces,
 		contivconf: contivconf.NewPlugin(conf),
 		listening:  make(chan struct{}),
 	}
@@ -399,6 +403,9 @@ func (a *assembly) makeAPI(d dependencies) error {
 	}
 	if a.docker != nil {
 		deps.Docker = a.docker
+	}
+	if a.traces != nil {
+		deps.Traces = a.traces
 	}
 	a.restapi = restapi.NewPlugin(deps)
 	return a.restapi.Init()

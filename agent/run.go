@@ -160,6 +160,7 @@ func (p pods) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 // close closes what open has opened.
 func (a *assembly) close() error {
 	err := errors.Join(a.store.Close(), a.sink.Close())
+	closeTraces(a.traces, a.log)
 	if a.file != nil {
 		err = errors.Join(err, a.file.Close())
 	}

@@ -107,6 +107,9 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 		return nil, err
 	}
 	logMachine(a.log, d, a.node)
+	if d.traces, err = a.openTraces(instance); err != nil {
+		return nil, errors.Join(err, a.closeOpened(d))
+	}
 	if err := a.openSink(&d, file); err != nil {
 		return nil, errors.Join(err, a.closeOpened(d))
 	}
@@ -230,9 +233,10 @@ func (a *Agent) closeOpened(d dependencies) (err error) {
 	if a.store == nil {
 		err = d.store.Close()
 	}
-	if a.sink == nil {
+	if a.sink == nil && d.sink != nil {
 		err = errors.Join(err, d.sink.Close())
 	}
+	closeTraces(d.traces, a.log)
 	return err
 }
 

@@ -158,6 +158,10 @@ func (g *group) putBack(runs ...*run) {
 	c := g.c
 	events := make([]queued, 0, len(runs))
 	for _, r := range runs {
+		if r.tracing != nil {
+			r.tracing.repeated(c.deps.Now())
+			r.ev.again = true
+		}
 		events = append(events, r.ev)
 	}
 	c.seq = runs[0].rec.SeqNum
@@ -171,7 +175,7 @@ func (g *group) commit(work context.Context) int {
 	c.rewatch(first.rec)
 	ctx, cancel := context.WithTimeout(work, c.cfg.EventTimeout)
 	defer cancel()
-	if err := first.commitStaged(ctx); err == nil {
+	if err := commitTogether(ctx, g.runs...); err == nil {
 		g.apply(work)
 	} else {
 		g.retry(work, err)
@@ -250,7 +254,7 @@ func (g *group) revert(work context.Context, runs []*run) error {
 		r.callRevert()
 		errs = append(errs, r.errs...)
 	}
-	return errors.Join(append(errs, runs[0].commitStaged(ctx))...)
+	return errors.Join(append(errs, commitTogether(ctx, runs...))...)
 }
 
 // fail ends all events with the fatal error of their commit, or of its revert.

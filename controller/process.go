@@ -29,8 +29,9 @@ type run struct {
 	errs      []error        // what healing is for
 	outside   []error        // of values from outside, which no handler can heal
 	reverted  bool
-	unchanged bool   // a verification has found nothing to apply
-	group     *group // of events that share the durable commit of this one; nil: it has its own
+	unchanged bool     // a verification has found nothing to apply
+	group     *group   // of events that share the durable commit of this one; nil: it has its own
+	tracing   *tracing // nil: the event is not traced
 }
 
 // process is an event from its acceptance to its Done, and the events that share its commit.
@@ -68,6 +69,7 @@ func (c *Controller) open(r *run, ev queued) {
 	}}
 	c.finished = nil // until the event has ended
 	r.describeEvent()
+	r.trace()
 	c.seq++
 }
 
@@ -287,15 +289,18 @@ func (r *run) handle() (stopped bool) {
 			}
 		}
 		rec := HandlerRecord{Handler: h.String(), Change: change}
-		if r.c.kept() {
+		if err != nil {
+			rec.Error = err.Error()
+		}
+		if r.c.kept() || r.tracing != nil {
 			now := r.c.deps.Now()
+			r.tracing.handled(&rec, began, now)
 			rec.Duration, began = now.Sub(began), now
 		}
 		if err == nil {
 			r.rec.Handlers = append(r.rec.Handlers, rec)
 			continue
 		}
-		rec.Error = err.Error()
 		r.rec.Handlers = append(r.rec.Handlers, rec)
 		r.errs = append(r.errs, fmt.Errorf("%s: %s: %w", h, r.ev.name, err))
 		if errors.Is(err, ErrFatal) || errors.Is(err, ErrAbort) || r.reverts {
@@ -373,7 +378,7 @@ func (r *run) commit(ctx context.Context) {
 		r.undo() // half a resync is none: what the failed handler did not put would be taken away
 		return
 	}
-	if err := r.commitStaged(ctx); err != nil {
+	if err := commitTogether(ctx, r); err != nil {
 		r.rec.CommitError = err.Error()
 		r.errs = append(r.errs, err)
 		if r.reverts {
@@ -417,7 +422,7 @@ func (r *run) revert(ctx context.Context, committed bool) {
 	r.callRevert()
 	if !committed {
 		r.undo()
-	} else if err := r.commitStaged(ctx); err != nil {
+	} else if err := commitTogether(ctx, r); err != nil {
 		r.errs = append(r.errs, fmt.Errorf("revert: %w", err))
 		r.reverted = false
 	}
@@ -430,12 +435,14 @@ func (r *run) callRevert() {
 	for _, h := range slices.Backward(r.finished) {
 		began := r.c.deps.Now()
 		err := guard(func() error { return h.Revert(r.ev.Event) })
-		rec := HandlerRecord{Handler: h.String(), Revert: true, Duration: r.c.deps.Now().Sub(began)}
+		ended := r.c.deps.Now()
+		rec := HandlerRecord{Handler: h.String(), Revert: true, Duration: ended.Sub(began)}
 		if err != nil {
 			rec.Error = err.Error()
 			r.errs = append(r.errs, fmt.Errorf("%s: revert %s: %w", h, r.ev.name, err))
 			r.reverted = false
 		}
+		r.tracing.handled(&rec, began, ended)
 		r.rec.Handlers = append(r.rec.Handlers, rec)
 	}
 }
@@ -487,6 +494,7 @@ func (r *run) end(err error) {
 	if c.deps.Observe != nil {
 		_ = guard(func() error { c.deps.Observe(rec); return nil })
 	}
+	r.tracing.end(rec, rec.ProcessingEnd)
 	c.finished = r.finished
 	if !c.kept() {
 		c.handled = rec.Handlers

@@ -24,6 +24,7 @@ type queued struct {
 	depth      int    // number of events that it follows, one after the other
 	verified   bool   // it follows a verification
 	alone      bool   // its commit is not shared
+	again      bool   // it was put back
 	class      EventClass
 	arrival    uint64 // number of the event among those of producers
 	behind     uint64 // arrival of the Ordered event that an Urgent one must not overtake

@@ -38,7 +38,7 @@ func (r *run) commitSink(ctx context.Context) error {
 		Retry:           retry,
 	}
 	began := c.deps.Now()
-	err := guard(func() error { return c.deps.Sink.Commit(ctx, txn) })
+	err := r.send(ctx, txn)
 	r.rec.SinkTook = c.deps.Now().Sub(began)
 	if err != nil {
 		err = fmt.Errorf("%s: commit southbound: %w", r.ev.name, err)

@@ -132,7 +132,8 @@ func (r *run) prepare(all []*item) {
 		if !ok || keys[d] == nil {
 			continue
 		}
-		if err := guard(func() error { return p.Prepare(r.ctx, keys[d]) }); err != nil {
+		prepare := func(ctx context.Context) error { return p.Prepare(ctx, keys[d]) }
+		if err := r.call("read", d, "", prepare); err != nil {
 			r.broken[d] = err
 		}
 	}
@@ -212,11 +213,15 @@ func (r *run) make(it *item, m proto.Message) error {
 	if err := r.blocked(it); err != nil {
 		return err
 	}
-	err := guard(func() error {
-		if it.made == nil || it.doubt != sure {
-			return it.kind.Create(r.ctx, it.key, m)
+	operation := "update"
+	if it.made == nil || it.doubt != sure {
+		operation = "create"
+	}
+	err := r.call(operation, it.kind, it.key, func(ctx context.Context) error {
+		if operation == "create" {
+			return it.kind.Create(ctx, it.key, m)
 		}
-		return it.kind.Update(r.ctx, it.key, it.made, m)
+		return it.kind.Update(ctx, it.key, it.made, m)
 	})
 	if hasPanicked(err) { // any part of it may be made
 		r.steps = append(r.steps, step{it, it.made, m, it.stands})
@@ -294,7 +299,8 @@ func (r *run) remove(it *item) {
 			return
 		}
 		r.steps = append(r.steps, step{it, it.made, nil, it.stands}) // also if it fails halfway
-		if err := guard(func() error { return it.kind.Delete(r.ctx, it.key, it.made) }); err != nil {
+		remove := func(ctx context.Context) error { return it.kind.Delete(ctx, it.key, it.made) }
+		if err := r.call("delete", it.kind, it.key, remove); err != nil {
 			it.doubt = broken
 			r.fail(it, err)
 			return

@@ -14,13 +14,13 @@ import (
 // JSON before does it in a tenth of the time, because its memory is there already. It
 // reports false if the agent is away, does not know such calls, or leaves the work to this
 // program. A repeated request is the same request, so the work may then be done anew.
-func handOver(getenv func(string) string, stdin []byte, until time.Time) (result, bool) {
+func handOver(getenv func(string) string, stdin []byte, t *tracer, until time.Time) (result, bool) {
 	named, ok := guessSocket(stdin)
 	if !ok {
 		return result{}, false
 	}
 	body := cni.AppendCall(make([]byte, 0, 512+len(stdin)), getenv, named, stdin)
-	text, err := send(socketOf(named, getenv), cni.PathCall, "application/octet-stream", body, until)
+	text, err := send(socketOf(named, getenv), cni.PathCall, "application/octet-stream", body, t, until)
 	if err != nil {
 		return result{}, false
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // post sends JSON to a path of the agent's socket and returns the body of the answer.
-func post(socket, path string, body []byte, until time.Time) ([]byte, error) {
-	answer, err := send(socket, path, "application/json", body, until)
+func post(socket, path string, body []byte, t *tracer, until time.Time) ([]byte, error) {
+	answer, err := send(socket, path, "application/json", body, t, until)
 	if err != nil {
 		return nil, err
 	}
@@ -26,22 +26,38 @@ func post(socket, path string, body []byte, until time.Time) ([]byte, error) {
 }
 
 // send is one HTTP/1.1 exchange over a unix socket, by hand: net/http would be most of the
-// time that this program takes. It returns the answer as it came.
-func send(socket, path, kind string, body []byte, until time.Time) ([]byte, error) {
-	conn, err := dial(socket, until)
+// time that this program takes. It returns the answer as it came. t may be nil.
+func send(agent, path, kind string, body []byte, t *tracer, until time.Time) ([]byte, error) {
+	t.asks(agent)
+	conn, err := request(agent, path, kind, body, t, until)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.close()
-	msg := make([]byte, 0, 160+len(body))
+	text, err := receive(conn)
+	if err == nil {
+		t.answered(text)
+	}
+	return text, err
+}
+
+// request sends a request and returns the connection, from which the answer can be read.
+func request(agent, path, kind string, body []byte, t *tracer, until time.Time) (*socket, error) {
+	conn, err := dial(agent, until)
+	if err != nil {
+		return nil, err
+	}
+	msg := make([]byte, 0, 240+len(body))
 	msg = append(append(msg, "POST "...), path...)
 	msg = append(append(msg, " HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: "...), kind...)
+	msg = t.appendHeader(msg)
 	msg = strconv.AppendInt(append(msg, "\r\nContent-Length: "...), int64(len(body)), 10)
 	msg = append(append(msg, "\r\n\r\n"...), body...)
 	if _, err := conn.Write(msg); err != nil {
+		conn.close()
 		return nil, err
 	}
-	return receive(conn)
+	return conn, nil
 }
 
 // receive reads an HTTP answer: to the length that it tells, or else to its end.

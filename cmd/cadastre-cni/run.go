@@ -38,16 +38,18 @@ func failed(err *cni.Error, conf *cni.Config) result { return result{err.Print(c
 
 // run is the whole program; it returns the exit code.
 func run(getenv func(string) string, stdin io.Reader, stdout io.Writer) int {
-	r := serve(getenv, stdin)
+	t := &tracer{began: time.Now()}
+	r := serve(getenv, stdin, t)
 	if len(r.out) > 0 {
 		if _, err := stdout.Write(r.out); err != nil {
 			return 1
 		}
 	}
+	t.report(r)
 	return r.exit
 }
 
-func serve(getenv func(string) string, stdin io.Reader) result {
+func serve(getenv func(string) string, stdin io.Reader, t *tracer) result {
 	inv, cerr := cni.FromEnv(getenv)
 	if cerr != nil {
 		return failed(cerr, nil)
@@ -67,14 +69,15 @@ func serve(getenv func(string) string, stdin io.Reader) result {
 		return failed(cni.Errorf(cni.CodeIO, "error reading from stdin: %v", err), nil)
 	}
 	until := time.Now().Add(timeout(inv.Command))
-	if r, ok := handOver(getenv, data, until); ok {
+	t.begin(inv.Command)
+	if r, ok := handOver(getenv, data, t, until); ok {
 		return r
 	}
 	req, conf, cerr := cni.Prepare(inv, data)
 	if cerr != nil {
 		return failed(cerr, conf)
 	}
-	out, cerr := exchange(socketOf(conf.Socket, getenv), req, conf, until)
+	out, cerr := exchange(socketOf(conf.Socket, getenv), req, conf, t, until)
 	if cerr != nil {
 		return failed(cerr, conf)
 	}
@@ -93,12 +96,18 @@ func socketOf(named string, getenv func(string) string) string {
 }
 
 // exchange asks the agent, or does what is to be done while it is away.
-func exchange(socket string, req cni.Request, conf *cni.Config, until time.Time) ([]byte, *cni.Error) {
+func exchange(
+	socket string,
+	req cni.Request,
+	conf *cni.Config,
+	t *tracer,
+	until time.Time,
+) ([]byte, *cni.Error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, cni.Errorf(cni.CodeInternal, "%v", err)
 	}
-	answer, err := post(socket, cni.Path, body, until)
+	answer, err := post(socket, cni.Path, body, t, until)
 	if err == nil {
 		return read(req, answer, conf)
 	}
@@ -149,7 +158,7 @@ func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
 			err,
 		)
 	}
-	if answer, err := post(socket, cni.Path, body, time.Now().Add(time.Second)); err == nil {
+	if answer, err := post(socket, cni.Path, body, nil, time.Now().Add(time.Second)); err == nil {
 		if _, cerr := read(req, answer, nil); cerr == nil {
 			_ = in.Remove(dir) // the agent removes it too; a repeated DEL frees nothing more
 		}

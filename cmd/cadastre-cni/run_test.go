@@ -434,7 +434,7 @@ func TestAnAgentThatNeverAnswers(t *testing.T) {
 	silent := make(chan struct{})
 	a := newAgent(t, func(net.Conn) { <-silent })
 	defer close(silent)
-	_, err := post(a.socket, cni.Path, []byte("{}"), time.Now().Add(50*time.Millisecond))
+	_, err := post(a.socket, cni.Path, []byte("{}"), nil, time.Now().Add(50*time.Millisecond))
 	g.Expect(errors.Is(err, os.ErrDeadlineExceeded)).To(BeTrue(), "%v", err)
 	for _, command := range []string{"ADD", "DEL", "CHECK", "GC"} {
 		g.Expect(timeout(command)).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
@@ -452,7 +452,7 @@ func TestAnAgentThatTrickles(t *testing.T) {
 			}
 		}
 	})
-	_, err := post(a.socket, cni.Path, []byte("{}"), time.Now().Add(50*time.Millisecond))
+	_, err := post(a.socket, cni.Path, []byte("{}"), nil, time.Now().Add(50*time.Millisecond))
 	g.Expect(err).To(HaveOccurred())
 }
 

@@ -245,6 +245,8 @@ func forms() map[string]form {
 		"cadastre.metrics.listen":      listen,
 		"cadastre.log.level":           words("debug", "info", "warn", "error"),
 		"cadastre.log.format":          words("text", "json"),
+		"cadastre.traces.endpoint":     endpoint,
+		"cadastre.traces.protocol":     words("http"),
 		"cadastre.docker.pools[].base": prefixes,
 		"cadastre.witnesses.netns[]": words(
 			"/run/netns",
@@ -275,7 +277,7 @@ func forms() map[string]form {
 		"cadastre.nodeids.refresh", "cadastre.nodeids.fresh", "cadastre.nodeids.expire", "cadastre.nodeids.quarantine",
 		"cadastre.metrics.enabled", "cadastre.docker.enabled", "cadastre.docker.frompods",
 		"cadastre.mtu", "cadastre.masquerade", "cadastre.allowforward", "cadastre.vni",
-		"cadastre.history.entries", "cadastre.history.age",
+		"cadastre.history.entries", "cadastre.history.age", "cadastre.traces.sampling",
 		"cadastre.witnesses.interval", "cadastre.reclaim.enabled", "cadastre.reclaim.grace", "cadastre.reclaim.undo",
 		"cadastre.docker.pools[].size", "cadastre.docker.cooldown", "cadastre.docker.serial",
 		"cadastre.controller.enableretry", "cadastre.controller.delayretry", "cadastre.controller.maxretryattempts",

@@ -62,6 +62,7 @@ type Cadastre struct {
 	REST           REST
 	Metrics        Metrics
 	Log            Log
+	Traces         Traces
 	Docker         Docker
 	Witnesses      Witnesses
 	Reclaim        Reclaim

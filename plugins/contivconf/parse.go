@@ -107,6 +107,7 @@ func (r *reading) config() *Config {
 			REST:           raw.REST,
 			Metrics:        raw.Metrics,
 			Log:            raw.Log,
+			Traces:         raw.Traces,
 			Docker:         raw.Docker,
 			Witnesses:      raw.Witnesses,
 			Reclaim:        raw.Reclaim,

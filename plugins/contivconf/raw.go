@@ -60,6 +60,7 @@ type rawCadastre struct {
 	REST           REST          `json:"rest"`
 	Metrics        Metrics       `json:"metrics"`
 	Log            Log           `json:"log"`
+	Traces         Traces        `json:"traces"`
 	Docker         Docker        `json:"docker"`
 	Witnesses      Witnesses     `json:"witnesses"`
 	Reclaim        Reclaim       `json:"reclaim"`
@@ -150,6 +151,7 @@ func defaultRaw() rawConfig {
 				MemifDir: defaultVPPMemifDir,
 			},
 			Log:        Log{Level: LogInfo, Format: LogText},
+			Traces:     defaultTraces(),
 			Metrics:    Metrics{Listen: "127.0.0.1:10262"},
 			Docker:     Docker{Socket: "/run/docker/plugins/cadastre.sock"},
 			Witnesses:  defaultWitnesses(),

@@ -30,6 +30,7 @@ const (
 	RuleKVDB         Rule = "kvdb"          // a store that could not be reached as described
 	RuleMetrics      Rule = "metrics"       // a listener for metrics without address or TLS
 	RuleREST         Rule = "rest"          // a listener without address or TLS
+	RuleTraces       Rule = "traces"        // a collector that could not be reached as described
 	RuleWitness      Rule = "witness"       // a source of evidence that could not be read as described
 	RuleDataplane    Rule = "dataplane"     // a key that only another dataplane or transport uses
 	RuleUnderlay     Rule = "underlay"      // an interface or networks that name no underlay

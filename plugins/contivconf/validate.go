@@ -119,6 +119,7 @@ func (c *Cadastre) validate(p *yamldoc.Collector) {
 	c.NodeIDs.validate(p)
 	c.REST.validate(p)
 	c.Metrics.validate(p, c.REST.Listen)
+	c.Traces.validate(p)
 	if c.Docker.Enabled && c.Docker.Socket == "" {
 		p.Add(
 			yamldoc.RuleMissing,

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
@@ -35,6 +37,7 @@ type AddPod struct {
 	Fresh      bool           // this event claimed the addresses
 	Generation uint64         // of that claim
 
+	span   trace.Span // of the request; nil: it is not traced
 	ticket uint64
 	state  atomic.Uint32 // waiting, answered or abandoned
 	over   atomic.Bool
@@ -90,6 +93,9 @@ func (ev *AddPod) Class() controller.EventClass { return controller.Urgent }
 // ReportsFailure says that the answer to the request is logged, once for its repetitions.
 func (ev *AddPod) ReportsFailure() {}
 
+// Span returns the span of the request, nil if it is not traced.
+func (ev *AddPod) Span() trace.Span { return ev.span }
+
 // Deadline returns the time at which the producer stops waiting.
 func (ev *AddPod) Deadline() time.Time { return ev.Expires }
 
@@ -116,6 +122,7 @@ type DeletePod struct {
 
 	Freed   []netip.Addr // set by ipam
 	Pod     kv.PodID     // of the lease that was freed; set by ipam
+	span    trace.Span   // of the request; nil: it is not traced
 	wanted  func() bool  // reports whether to do it at all; nil: always
 	ended   func()       // called from Done, or if the loop does not take the event; may be nil
 	tidy    func()       // called from Done
@@ -161,6 +168,9 @@ func (ev *DeletePod) GroupKey() string { return ev.Key.String() }
 
 // Class returns Urgent.
 func (ev *DeletePod) Class() controller.EventClass { return controller.Urgent }
+
+// Span returns the span of the request, nil if it is not traced.
+func (ev *DeletePod) Span() trace.Span { return ev.span }
 
 // Deadline returns the time at which the producer stops waiting.
 func (ev *DeletePod) Deadline() time.Time { return ev.Expires }

@@ -37,11 +37,13 @@ func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, err
 	}
 	served := Served{Command: req.Command, Took: p.Now().Sub(began)}
 	if err == nil {
+		describe(ctx, req, reply, nil)
 		p.observe(served)
 		return reply, nil
 	}
 	cerr := p.toCNI(req, err)
 	served.Code = cerr.Code
+	describe(ctx, req, cni.Reply{}, cerr)
 	p.observe(served)
 	p.refuse(req, err, cerr)
 	return cni.Reply{}, cerr
@@ -112,6 +114,7 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 		Pool:    cmp.Or(req.Pool, cni.DefaultPool),
 		Wanted:  wanted,
 		Expires: expires,
+		span:    recorded(ctx),
 		done:    make(chan error, 1),
 		ended:   p.addEnded,
 	}
@@ -257,6 +260,7 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 	if ev.Expires.IsZero() {
 		ev.Expires = p.Now().Add(p.Timeout)
 	}
+	ev.span = recorded(ctx)
 	ev.done = make(chan error, 1)
 	ev.tidy = func() { p.tidy(ev.Key) }
 	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {

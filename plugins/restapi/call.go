@@ -18,6 +18,7 @@ import (
 // answers with 409 if the plugin has to do the work itself, and with the statuses of cni
 // if the agent cannot answer.
 func (p *RESTAPI) cniCall(w http.ResponseWriter, r *http.Request) {
+	began := p.now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var call cni.Call
 	if err == nil {
@@ -42,16 +43,22 @@ func (p *RESTAPI) cniCall(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusServiceUnavailable, podmanager.ErrAway)
 		return
 	}
-	reply, err := p.Pods.Serve(r.Context(), req)
+	ctx, span := p.trace(r, req.Command, began)
+	reply, err := p.Pods.Serve(ctx, req)
+	var werr error
+	at := span.answer(w)
+	defer func() { span.end(at, werr) }()
 	switch {
 	case err == nil:
 	case errors.Is(err, podmanager.ErrAway):
+		span.refuse(err)
 		writeError(w, http.StatusServiceUnavailable, err)
 		return
 	case errors.As(err, &cerr):
-		_ = writeOutput(w, cerr.Print(conf), 1)
+		werr = writeOutput(w, cerr.Print(conf), 1)
 		return
 	default:
+		span.refuse(err)
 		writeError(w, http.StatusInternalServerError, err)
 		return
 	}
@@ -60,7 +67,8 @@ func (p *RESTAPI) cniCall(w http.ResponseWriter, r *http.Request) {
 	if cerr != nil {
 		out, exit = cerr.Print(conf), 1
 	}
-	err = writeOutput(w, out, exit)
+	werr = writeOutput(w, out, exit)
+	err = werr
 	if cerr != nil { // the caller has no result
 		err = cerr
 	}

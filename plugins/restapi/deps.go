@@ -43,6 +43,7 @@ type Deps struct {
 	Reclaims   Reclaims
 	Checker    Checker // nil: the ledger is compared with itself only
 	Logs       Logs
+	Traces     Traces // nil: CNI requests are not traced
 }
 
 // Listen holds the listeners of the API.

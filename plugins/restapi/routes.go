@@ -33,6 +33,7 @@ func (p *RESTAPI) Handler() http.Handler {
 	mux := p.readOnly()
 	mux.HandleFunc("POST "+localapi.PathCNI, p.cni)
 	mux.HandleFunc("POST "+localapi.PathCNICall, p.cniCall)
+	mux.HandleFunc("POST "+localapi.PathCNIProcess, offered(p.Traces != nil, p.cniProcess))
 	mux.HandleFunc("POST "+localapi.PathRelease, p.release)
 	mux.HandleFunc("POST "+localapi.PathResync, offered(p.State != nil, p.resync))
 	mux.HandleFunc("GET "+localapi.PathBackup, offered(p.Database != nil, p.backup))
@@ -203,6 +204,7 @@ func decode(body []byte, v any, unknown bool) error {
 // should do as without an agent.
 func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 	var req cni.Request
+	began := p.now()
 	if !readJSON(w, r, &req) {
 		return
 	}
@@ -210,22 +212,28 @@ func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusServiceUnavailable, podmanager.ErrAway)
 		return
 	}
-	reply, err := p.Pods.Serve(r.Context(), req)
+	ctx, span := p.trace(r, req.Command, began)
+	reply, err := p.Pods.Serve(ctx, req)
 	var cerr *cni.Error
+	var werr error
+	at := span.answer(w)
+	defer func() { span.end(at, werr) }()
 	switch {
 	case err == nil:
-		werr := writeJSON(w, http.StatusOK, reply)
+		werr = writeJSON(w, http.StatusOK, reply)
 		if werr == nil { // it is a few hundred bytes: flushing it fails if the caller has gone
 			werr = http.NewResponseController(w).Flush()
 		}
 		p.Pods.Delivered(req, reply, werr)
 	case errors.Is(err, podmanager.ErrAway):
+		span.refuse(err)
 		writeError(w, http.StatusServiceUnavailable, err)
 	case errors.As(err, &cerr):
-		_ = writeJSON(w, http.StatusOK, struct {
+		werr = writeJSON(w, http.StatusOK, struct {
 			Error *cni.Error `json:"error"`
 		}{cerr})
 	default:
+		span.refuse(err)
 		writeError(w, http.StatusInternalServerError, err)
 	}
 }

@@ -80,8 +80,16 @@ func newLab(t *testing.T, more string) *lab {
 	if err := netlab.Try(); err != nil {
 		t.Skipf("NOT RUN: this process can make no network namespaces: %v", err)
 	}
+	l := prepareLab(t)
+	l.configure(more)
+	l.start()
+	return l
+}
+
+// prepareLab returns a node without an agent.
+func prepareLab(t *testing.T) *lab {
+	t.Helper()
 	l := &lab{WithT: NewWithT(t), t: t, dir: t.TempDir(), bin: os.Getenv(binEnv)}
-	l.conf = fmt.Sprintf(dualStack, l.dir, l.bin, more)
 	l.host = l.namespace()
 	l.mustIP(l.host, "link", "add", "uplink", "mtu", "1400", "type", "veth", "peer", "name", "outside")
 	for _, args := range []string{
@@ -90,9 +98,11 @@ func newLab(t *testing.T, more string) *lab {
 	} {
 		l.mustIP(l.host, strings.Fields(args)...)
 	}
-	l.start()
 	return l
 }
+
+// configure sets more keys of the section cadastre.
+func (l *lab) configure(more string) { l.conf = fmt.Sprintf(dualStack, l.dir, l.bin, more) }
 
 func (l *lab) namespace() *netlab.Namespace {
 	ns, err := netlab.New()

@@ -181,6 +181,12 @@ func (d *Decoder) scalar(at place, value any, into reflect.Value) {
 			d.wrongType(at, value, "a whole number")
 		}
 		into.SetInt(n)
+	case reflect.Float64:
+		x, err := number.Float64()
+		if err != nil || !isNumber {
+			d.wrongType(at, value, "a number")
+		}
+		into.SetFloat(x)
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		bits := into.Type().Bits()
 		n, err := strconv.ParseUint(number.String(), 10, bits)

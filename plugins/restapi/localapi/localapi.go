@@ -14,20 +14,21 @@ import (
 
 // Paths of the API. Those that say POST change something; all others are read only.
 const (
-	PathCNI     = "/v1/cni"      // POST
-	PathCNICall = "/v1/cni/call" // POST
-	PathStatus  = "/v1/status"
-	PathLeases  = "/v1/leases"
-	PathRelease = "/v1/release" // POST ReleaseRequest -> ReleaseReply
-	PathEvents  = "/v1/events"  // ?since=SEQ&last=N&follow=true&pod=&container=&address=&failed=true: one controller.Record a line, or as a server-sent event
-	PathResync  = "/v1/resync"  // POST; answers when it is done
-	PathBackup  = "/v1/backup"  // the database file
-	PathAccept  = "/v1/accept"  // what a database in doubt may not know; POST accepts it: AcceptReport
-	PathSink    = "/v1/sink"    // what is wanted southbound, by key
-	PathLogs    = "/v1/logs"    // the last lines of the agent's log, as plain text; on the socket only
-	PathMetrics = "/metrics"
-	PathHealthz = "/healthz"
-	PathReadyz  = "/readyz"
+	PathCNI        = "/v1/cni"         // POST
+	PathCNICall    = "/v1/cni/call"    // POST
+	PathCNIProcess = "/v1/cni/process" // POST; with cadastre.traces only
+	PathStatus     = "/v1/status"
+	PathLeases     = "/v1/leases"
+	PathRelease    = "/v1/release" // POST ReleaseRequest -> ReleaseReply
+	PathEvents     = "/v1/events"  // ?since=SEQ&last=N&follow=true&pod=&container=&address=&failed=true: one controller.Record a line, or as a server-sent event
+	PathResync     = "/v1/resync"  // POST; answers when it is done
+	PathBackup     = "/v1/backup"  // the database file
+	PathAccept     = "/v1/accept"  // what a database in doubt may not know; POST accepts it: AcceptReport
+	PathSink       = "/v1/sink"    // what is wanted southbound, by key
+	PathLogs       = "/v1/logs"    // the last lines of the agent's log, as plain text; on the socket only
+	PathMetrics    = "/metrics"
+	PathHealthz    = "/healthz"
+	PathReadyz     = "/readyz"
 
 	PathNodes       = "/v1/nodes"         // every Node of the cluster
 	PathNodeRelease = "/v1/nodes/release" // POST NodeReleaseRequest -> NodeReleaseReply
