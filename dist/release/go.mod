@@ -6,6 +6,7 @@ require (
 	github.com/cadastre/cadastre v0.0.0-00010101000000-000000000000
 	github.com/goreleaser/nfpm/v2 v2.44.1
 	github.com/in-toto/attestation v1.2.0
+	github.com/onsi/gomega v1.44.0
 	github.com/spdx/tools-golang v0.5.7
 	google.golang.org/protobuf v1.36.12
 )
@@ -28,6 +29,7 @@ require (
 	github.com/go-git/go-git/v5 v5.19.2 // indirect
 	github.com/gobwas/glob v0.2.3 // indirect
 	github.com/golang/groupcache v0.0.0-20241129210726-2c02b8208cf8 // indirect
+	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/goreleaser/chglog v0.7.4 // indirect
 	github.com/goreleaser/fileglob v1.4.1 // indirect
@@ -49,6 +51,7 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect
 )
 
