@@ -45,7 +45,13 @@ func (r room) debian(ctx context.Context, g build.Group) []sbom.Debian {
 	const name = "ca-certificates"
 	p := sbom.Debian{Name: name, Version: "unknown"}
 	if r.certificates == images.CertificatesPath {
-		if out, err := exec.CommandContext(ctx, "dpkg-query", "--show", "--showformat=${Version}", name).Output(); err == nil {
+		if out, err := exec.CommandContext(
+			ctx,
+			"dpkg-query",
+			"--show",
+			"--showformat=${Version}",
+			name,
+		).Output(); err == nil {
 			p.Version = strings.TrimSpace(string(out))
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -81,8 +82,12 @@ func parse(args []string, stderr io.Writer) (opt options, err error) {
 	fs.StringVar(&opt.repository, "repository", "docker.io/library", "the registry and `folder` in the images' names")
 	fs.StringVar(&opt.certificates, "certificates", images.CertificatesPath,
 		"the `file` of the authorities of TLS in images of clouds")
-	fs.StringVar(&opt.builder, "builder", "https://github.com/cadastre/cadastre/blob/main/docs/releases.md#a-release-by-hand",
-		"the `address` of the builder in the provenance")
+	fs.StringVar(
+		&opt.builder,
+		"builder",
+		"https://github.com/cadastre/cadastre/blob/main/docs/releases.md#a-release-by-hand",
+		"the `address` of the builder in the provenance",
+	)
 	if err := fs.Parse(args); err != nil {
 		return opt, err
 	}
@@ -130,6 +135,7 @@ func release(ctx context.Context, opt options, getenv func(string) string, stdou
 	fmt.Fprintf(stdout, "Cadastre %s for %s into %s\n", source.Version, strings.Join(opt.arches, " and "), opt.out)
 	steps := []func(context.Context) error{r.build, r.images}
 	if opt.verb == verbAll {
+		steps = slices.Concat([]func(context.Context) error{r.notes}, steps)
 		steps = append(steps, r.archives, r.packages, r.bills, r.sums, r.provenance)
 	}
 	for _, step := range steps {

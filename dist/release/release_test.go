@@ -62,6 +62,11 @@ func checkout(t *testing.T, dir string) {
 		g.Expect(os.MkdirAll(filepath.Dir(to), 0o755)).To(Succeed())
 		g.Expect(os.WriteFile(to, data, info.Mode().Perm())).To(Succeed())
 	}
+	changes := filepath.Join(dir, "CHANGELOG.md")
+	text, err := os.ReadFile(changes)
+	g.Expect(err).NotTo(HaveOccurred())
+	text = bytes.Replace(text, []byte("## Unreleased\n"), []byte("## "+tag+" - 2020-02-03\n"), 1)
+	g.Expect(os.WriteFile(changes, text, 0o600)).To(Succeed())
 	git(t, dir, "init", "--quiet")
 	git(t, dir, "add", "--all")
 	git(t, dir, "commit", "--quiet", "--message", "a source")
@@ -119,6 +124,7 @@ func TestRelease(t *testing.T) {
 	t.Run("sbom", r.testSBOM)
 	t.Run("provenance", r.testProvenance)
 	t.Run("images", r.testImages)
+	t.Run("docker", r.testDocker)
 	t.Run("deb", r.testDeb)
 	t.Run("again", func(t *testing.T) {
 		other := filepath.Join(t.TempDir(), "somewhere", "else")
@@ -194,9 +200,10 @@ func (r made) names(g Gomega) (all []string) {
 
 func (r made) testSums(t *testing.T) {
 	g := NewWithT(t)
-	g.Expect(r.names(g)).To(ConsistOf("SHA256SUMS", "cadastre_9.8.7_linux_ARCH.tar.gz", "cadastre_9.8.7_linux_ARCH.spdx.json", "cadastre_9.8.7_kubernetes.tar.gz",
+	g.Expect(r.names(g)).To(ConsistOf("SHA256SUMS", "NOTES.md", "cadastre_9.8.7_linux_ARCH.tar.gz", "cadastre_9.8.7_linux_ARCH.spdx.json", "cadastre_9.8.7_kubernetes.tar.gz",
 		"cadastre-agent_9.8.7.oci.tar", "cadastre-cni_9.8.7.oci.tar", "cadastre-operator_9.8.7.oci.tar", "cadastre_9.8.7_ARCH.deb", "cadastre-cni_9.8.7_ARCH.deb",
 		"cadastre_9.8.7.intoto.json"))
+	g.Expect(string(r.file(g, notesName))).To(And(HavePrefix("### Added\n"), Not(ContainSubstring("\n## "))))
 	text := string(r.file(g, sumsName))
 	g.Expect(strings.Count(text, "\n")).To(Equal(len(r.names(g)) - 2)) // without itself and the provenance
 	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", sumsName)
