@@ -70,7 +70,9 @@ VERSION ?=
 # Of images and releases: the architectures, and the groups of programs: main, a cloud, vpp; empty: all.
 ARCH ?= amd64 arm64
 ONLY ?=
-MAKE_RELEASE = cd dist/release && $(GO) run . --version "$(VERSION)" --arch "$(ARCH)" --groups "$(ONLY)" --out $(CURDIR)/$(BIN)
+# The address of the builder in the provenance of a release; empty: that of a release by hand.
+BUILDER ?=
+MAKE_RELEASE = cd dist/release && $(GO) run . --version "$(VERSION)" --arch "$(ARCH)" --groups "$(ONLY)" $(if $(BUILDER),--builder "$(BUILDER)") --out $(CURDIR)/$(BIN)
 
 .PHONY: images release e2e-release release-twice
 images: ## the container images into bin/images, without an engine; ARCH=amd64 ONLY=main: fewer (docs/releases.md)
