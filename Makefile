@@ -6,7 +6,7 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
 # Every module beside the main one.
-MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod ligato/go.mod vpp/go.mod charts/test/go.mod test/peers/*/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod ligato/go.mod vpp/go.mod charts/test/go.mod dist/release/go.mod test/peers/*/go.mod))
 # Of the tests of one module with a cloud: Neutron and moto take some minutes with EFFORT=1, and an hour with EFFORT=10.
 PROVIDERS_TIMEOUT ?= 90m
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
@@ -64,6 +64,28 @@ build-vpp: ## build cadastre-agent-vpp into bin/
 dist-vpp: ## what the image of the agent with VPP is made of beside what make dist makes
 	@mkdir -p $(BIN)/dist
 	cd vpp && CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o $(CURDIR)/$(BIN)/dist/ ./cmd/...
+
+# The version of images and releases without "v"; empty: the tag of the commit, else the next version.
+VERSION ?=
+# Of images and releases: the architectures, and the groups of programs: main, a cloud, vpp; empty: all.
+ARCH ?= amd64 arm64
+ONLY ?=
+# The address of the builder in the provenance of a release; empty: that of a release by hand.
+BUILDER ?=
+MAKE_RELEASE = cd dist/release && $(GO) run . --version "$(VERSION)" --arch "$(ARCH)" --groups "$(ONLY)" $(if $(BUILDER),--builder "$(BUILDER)") --out $(CURDIR)/$(BIN)
+
+.PHONY: images release e2e-release release-twice
+images: ## the container images into bin/images, without an engine; ARCH=amd64 ONLY=main: fewer (docs/releases.md)
+	@$(MAKE_RELEASE)/images images
+
+release: ## archives, images, Debian packages, checksums, SBOM and provenance into bin/release; VERSION=1.2.0, else from the tag
+	@$(MAKE_RELEASE)/release all
+
+e2e-release: $(LINT) ## golangci-lint and the tests of the release: a release for this machine, its packages installed (as root)
+	cd dist/release && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 15m ./...
+
+release-twice: ## a whole release, built twice in different folders with caches of their own, and compared (tens of minutes)
+	cd dist/release && CADASTRE_TEST_RELEASE=twice $(GO) test -v -timeout 120m -run TestTwice .
 
 run: ## start an agent in the foreground, in ./.run, and say what to try next
 	@$(GO) run ./test/demo run
@@ -187,6 +209,7 @@ ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, en
 	$(MAKE) e2e-kube E2E_FLAGS=-short
 	$(MAKE) e2e-chart
 	$(MAKE) e2e-node
+	$(MAKE) e2e-release
 	$(MAKE) e2e-network
 	$(MAKE) e2e-page
 	$(MAKE) e2e-openstack
@@ -197,6 +220,7 @@ nightly: ## what takes longer than make ci may: more seeds with clouds, all of t
 	$(MAKE) e2e-kube
 	$(MAKE) fuzz FUZZTIME=300000x
 	$(MAKE) chaos
+	$(MAKE) release-twice
 
 clean: ## remove what the other targets have made
 	rm -rf $(BIN) .run .cache

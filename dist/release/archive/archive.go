@@ -87,7 +87,7 @@ func (e Entry) write(t *tar.Writer, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	info, err := f.Stat()
 	if err != nil {
 		return err

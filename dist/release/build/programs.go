@@ -51,7 +51,10 @@ func Groups(root string) ([]Group, error) {
 			return nil, err
 		}
 		if len(dirs) == 0 {
-			return nil, fmt.Errorf("%s has no programs: it is not the source of Cadastre", filepath.Join(root, g.module))
+			return nil, fmt.Errorf(
+				"%s has no programs: it is not the source of Cadastre",
+				filepath.Join(root, g.module),
+			)
 		}
 		for _, dir := range dirs {
 			all[i].Packages = append(all[i].Packages, "./cmd/"+filepath.Base(dir))
@@ -91,7 +94,15 @@ func (s *Source) Build(ctx context.Context, g Group, arch, out string) error {
 	if err != nil {
 		return fmt.Errorf("build the programs of %s: %w", g.Name, err)
 	}
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", s.linkerFlags(), "-o", out + string(os.PathSeparator)}
+	args := []string{
+		"build",
+		"-trimpath",
+		"-buildvcs=false",
+		"-ldflags",
+		s.linkerFlags(),
+		"-o",
+		out + string(os.PathSeparator),
+	}
 	_, err = output(ctx, filepath.Join(s.Root, g.module), environment(arch), "go", append(args, g.Packages...)...)
 	if err != nil {
 		return fmt.Errorf("build the programs of %s for %s: %w", g.Name, arch, err)

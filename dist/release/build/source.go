@@ -49,7 +49,11 @@ func Read(ctx context.Context, root, wanted string, getenv func(string) string) 
 		}
 	}
 	if epoch == "" {
-		return s, fmt.Errorf("%s is not a git repository: set %s to the seconds of its time since 1970", s.Root, epochVariable)
+		return s, fmt.Errorf(
+			"%s is not a git repository: set %s to the seconds of its time since 1970",
+			s.Root,
+			epochVariable,
+		)
 	}
 	seconds, err := strconv.ParseInt(epoch, 10, 64)
 	if err != nil || seconds < 0 {

@@ -50,12 +50,12 @@ func For(g build.Group) (all []Image) {
 		with = "-" + g.Name
 	}
 	for _, program := range g.Programs() {
-		switch {
-		case program == "cadastre-agent"+with:
+		switch program {
+		case "cadastre-agent" + with:
 			all = append(all, agent(program, g))
-		case program == "cadastre-operator"+with:
+		case "cadastre-operator" + with:
 			all = append(all, operator(program, g))
-		case program == "cadastre-cni":
+		case "cadastre-cni":
 			all = append(all, installer(g))
 		}
 	}

@@ -7,10 +7,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
 
 	"github.com/cadastre/cadastre/internal/testkit/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
+	"github.com/cadastre/cadastre/internal/version"
 )
 
 // The image of pods has busybox and the program inside: pods serve, and what holds a pod's
@@ -21,56 +24,66 @@ const (
 	publicPause = "registry.k8s.io/pause:3.10"
 )
 
-// images returns all images of the scenario; ours have the names of the DaemonSet.
-func images(place stage.Place, set daemonSet) ([]containerd.Image, error) {
-	busybox, err := containerd.StaticBusybox()
-	if err != nil {
-		return nil, fmt.Errorf("make the images: %w", err)
-	}
+// buildImages makes our images as a release does, for this machine.
+func buildImages(ctx context.Context, place stage.Place) error {
+	_, err := goTool(
+		ctx,
+		filepath.Join(place.Root, "dist", "release"),
+		"run", ".",
+		"--version", version.Next, // as the manifests
+		"--arch", runtime.GOARCH,
+		"--groups", "main",
+		"--out", imageDir(place),
+		"images",
+	)
+	return err
+}
+
+// imageDir returns the folder of our images.
+func imageDir(place stage.Place) string { return filepath.Join(place.Bin, "images") }
+
+// images returns the archives of all images: those of a release for the DaemonSet, and one
+// of the scenario, which it writes.
+func images(place stage.Place, set daemonSet) (files []string, err error) {
 	agent, installer, err := set.images()
 	if err != nil {
 		return nil, err
 	}
-	return []containerd.Image{
-		{
-			Names:      []string{image, pause, publicPause},
-			Programs:   map[string]string{"bin/busybox": busybox, "inside": place.Program("inside")},
-			Entrypoint: []string{"/bin/busybox"},
-			Arguments:  []string{"sleep", "1000000"},
-		},
-		{
-			Names: []string{fullName(agent)},
-			Programs: map[string]string{
-				"cadastre-agent": place.Program("cadastre-agent"),
-				"cadastre":       place.Program("cadastre"),
-			},
-			Entrypoint: []string{"/cadastre-agent"},
-		},
-		{
-			Names: []string{fullName(installer)},
-			Programs: map[string]string{
-				"cadastre-cni":  place.Program("cadastre-cni"),
-				"cni-installer": place.Program("cni-installer"),
-			},
-			Entrypoint: []string{"/cni-installer"},
-		},
-	}, nil
+	for _, name := range []string{agent, installer} {
+		file := filepath.Join(imageDir(place), strings.Replace(name, ":", "_", 1)+".oci.tar")
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("find the image %s of the DaemonSet among those of a release: %w", name, err)
+		}
+		files = append(files, file)
+	}
+	busybox, err := containerd.StaticBusybox()
+	if err != nil {
+		return nil, fmt.Errorf("make the images: %w", err)
+	}
+	archive, err := containerd.Archive([]containerd.Image{{
+		Names:      []string{image, pause, publicPause},
+		Programs:   map[string]string{"bin/busybox": busybox, "inside": place.Program("inside")},
+		Entrypoint: []string{"/bin/busybox"},
+		Arguments:  []string{"sleep", "1000000"},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("make the images: %w", err)
+	}
+	file := filepath.Join(imageDir(place), "scenario.tar")
+	if err := os.WriteFile(file, archive, 0o600); err != nil {
+		return nil, fmt.Errorf("make the images: %w", err)
+	}
+	return append(files, file), nil
 }
 
-// fullName is the name under which a runtime looks for an image without a registry.
-func fullName(name string) string { return path.Join("docker.io/library", name) }
-
 // importImages gives the images to the node's containerd.
-func (n *node) importImages(ctx context.Context, all []containerd.Image) error {
-	archive, err := containerd.Archive(all)
-	if err != nil {
-		return fmt.Errorf("make the images: %w", err)
+func (n *node) importImages(ctx context.Context, files []string) error {
+	for _, file := range files {
+		_, err := output(ctx, n.command(ctx, "ctr", "--address", runtimeSocket, "--namespace", "k8s.io",
+			"images", "import", "--snapshotter", "native", file))
+		if err != nil {
+			return err
+		}
 	}
-	file := n.path("images.tar")
-	if err := os.WriteFile(file, archive, 0o600); err != nil {
-		return fmt.Errorf("make the images: %w", err)
-	}
-	_, err = output(ctx, n.command(ctx, "ctr", "--address", runtimeSocket, "--namespace", "k8s.io",
-		"images", "import", "--snapshotter", "native", file))
-	return err
+	return nil
 }

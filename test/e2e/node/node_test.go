@@ -201,33 +201,31 @@ func TestGroups(t *testing.T) {
 	g.Expect(groups.remove()).To(Succeed(), "again")
 }
 
-// TestOurImages: the images have the programs of the Dockerfiles.
+// TestOurImages: the images of the DaemonSet are those of a release, or there are none.
 func TestOurImages(t *testing.T) {
 	if _, err := containerd.StaticBusybox(); err != nil {
 		t.Skipf("NOT RUN: this machine has no static busybox: %v", err)
 	}
 	g := NewWithT(t)
+	place := stage.Place{Bin: t.TempDir()}
 	var set daemonSet
-	_, err := images(stage.Place{Dir: t.TempDir()}, set)
+	_, err := images(place, set)
 	g.Expect(err).To(MatchError(ContainSubstring("has 0 containers and 0 init containers")))
 	of := func(name string) []struct{ Image string } { return []struct{ Image string }{{name}} }
-	set.Spec.Template.Spec.Containers, set.Spec.Template.Spec.InitContainers = of("cadastre-agent:1"), of("cadastre-cni:1")
-	all, err := images(stage.Place{Bin: "/bin", Dir: t.TempDir()}, set)
-	g.Expect(err).NotTo(HaveOccurred())
-	for i, name := range []string{"agent", "cni"} {
-		c := all[i+1]
-		g.Expect(c.Names).To(Equal([]string{"docker.io/library/cadastre-" + name + ":1"}))
-		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docker", name+".Dockerfile"))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(string(text)).To(ContainSubstring(fmt.Sprintf("ENTRYPOINT [%q]", c.Entrypoint[0])))
-		shipped := []string{}
-		for _, word := range strings.Fields(string(text)) {
-			if program, ok := strings.CutPrefix(word, "/src/bin/dist/"); ok {
-				shipped = append(shipped, program)
-			}
-		}
-		g.Expect(slices.Collect(maps.Keys(c.Programs))).To(ConsistOf(shipped))
+	set.Spec.Template.Spec.Containers, set.Spec.Template.Spec.InitContainers = of("cadastre-agent:1"), of("cadastre-cni:2")
+	put := func(name string) string {
+		path := filepath.Join(imageDir(place), name)
+		g.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+		g.Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
+		return path
 	}
+	agent := put("cadastre-agent_1.oci.tar")
+	put("cadastre-cni_1.oci.tar")
+	_, err = images(place, set)
+	g.Expect(err).To(MatchError(ContainSubstring("find the image cadastre-cni:2 of the DaemonSet")))
+	installer := put("cadastre-cni_2.oci.tar")
+	g.Expect(os.WriteFile(place.Program("inside"), nil, 0o600)).To(Succeed())
+	g.Expect(images(place, set)).To(Equal([]string{agent, installer, filepath.Join(imageDir(place), "scenario.tar")}))
 }
 
 // TestOverlay: the configuration is the shipped one, with some settings more.

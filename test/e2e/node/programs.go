@@ -20,7 +20,11 @@ const assetsEnv = "KUBEBUILDER_ASSETS"
 // programs builds what the scenario needs beside our programs, and answers the
 // directory of Kubernetes'.
 func programs(ctx context.Context, p stage.Place, s *stage.Scenario) (assets string, err error) {
-	if err := stage.Build(ctx, p.Root, p.Bin, "./docker/cni-installer", "./test/e2e/node/inside"); err != nil {
+	if err := stage.Build(ctx, p.Root, p.Bin, "./test/e2e/node/inside"); err != nil {
+		return "", err
+	}
+	s.Step("Make the images of the agent and of the installer of CNI as a release does.")
+	if err := buildImages(ctx, p); err != nil {
 		return "", err
 	}
 	if assets = os.Getenv(assetsEnv); assets == "" {

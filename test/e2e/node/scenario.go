@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cadastre/cadastre/internal/testkit/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
@@ -278,7 +277,7 @@ func (t *scenario) ready(ctx context.Context) error {
 }
 
 // startNode starts a node's runtime and its kubelet.
-func (t *scenario) startNode(ctx context.Context, n *node, images []containerd.Image) error {
+func (t *scenario) startNode(ctx context.Context, n *node, images []string) error {
 	if err := t.eventually(ctx, n.name+" has its mounts", n.ready); err != nil {
 		return err
 	}
