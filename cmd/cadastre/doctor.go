@@ -77,7 +77,11 @@ func (a *app) doctor(ctx context.Context, file, config string) error {
 		return err
 	}
 	d := &doctor{app: a, client: a.client(), texts: redact.NewTexts(), config: config, patience: readTimeout}
-	d.progress = a.progress(ctx, "doctor", step{name: "collect", unit: "parts", total: uint64(len(apiParts())) + ownParts})
+	d.progress = a.progress(
+		ctx,
+		"doctor",
+		step{name: "collect", unit: "parts", total: uint64(len(apiParts())) + ownParts},
+	)
 	d.collect(ctx)
 	d.progress.end()
 	written, err := d.write(out)
