@@ -68,7 +68,9 @@ func (a *app) apply(ctx context.Context, c *client, file string, dryRun bool) er
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
 	defer cancel()
 	var answer localapi.ApplyRefusal // what is not refused has no error in it
-	if err = c.post(ctx, localapi.PathApply, localapi.ApplyRequest{File: text, DryRun: dryRun}, &answer); err != nil {
+	p := a.progress(ctx, "apply", agentStep())
+	err = c.post(ctx, localapi.PathApply, localapi.ApplyRequest{File: text, DryRun: dryRun}, &answer)
+	if p.end(); err != nil {
 		var refused *refusedError
 		if !errors.As(err, &refused) || json.Unmarshal(refused.body, &answer) != nil {
 			return err

@@ -49,8 +49,7 @@ to standard output where FILE is "-". FILE is there whole or not at all.`,
 func (a *app) backup(ctx context.Context, file string, force bool) error {
 	c := a.client()
 	if file == "-" {
-		_, err := c.backup(ctx, a.stdout)
-		return err
+		return a.backupOut(ctx, c)
 	}
 	switch info, err := os.Lstat(file); {
 	case err == nil && info.IsDir():
@@ -60,7 +59,9 @@ func (a *app) backup(ctx context.Context, file string, force bool) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	n, err := c.backupTo(ctx, file)
+	p := a.progress(ctx, "backup", a.backupStep(ctx, c))
+	n, err := c.backupTo(ctx, file, p)
+	p.end()
 	if err != nil {
 		return err
 	}
@@ -70,14 +71,38 @@ func (a *app) backup(ctx context.Context, file string, force bool) error {
 	)
 }
 
+// backupOut writes a backup to standard output.
+func (a *app) backupOut(ctx context.Context, c *client) error {
+	p := a.progress(ctx, "backup", a.backupStep(ctx, c))
+	defer p.end()
+	_, err := c.backup(ctx, a.stdout, p)
+	return err
+}
+
+// backupStep returns the step of a copy, whose size is known if this program can read the
+// agent's state directory.
+func (a *app) backupStep(ctx context.Context, c *client) step {
+	s := step{name: "copy", unit: bytesUnit}
+	if !a.terminal(a.stderr).is {
+		return s
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var status localapi.Status
+	if c.get(ctx, localapi.PathStatus, &status) == nil { // otherwise the backup tells why
+		s.total = sizeOf(filepath.Join(status.StateDir, databaseName))
+	}
+	return s
+}
+
 // backupTo writes beside file and renames, so that file is never half of one.
 // The name in between is not always the same, as two backups may run at once.
-func (c *client) backupTo(ctx context.Context, file string) (int64, error) {
+func (c *client) backupTo(ctx context.Context, file string, p *progress) (int64, error) {
 	tmp, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".tmp") // 0600
 	if err != nil {
 		return 0, err
 	}
-	n, err := c.backup(ctx, tmp)
+	n, err := c.backup(ctx, tmp, p)
 	if err == nil {
 		err = tmp.Sync()
 	}
@@ -94,13 +119,13 @@ func (c *client) backupTo(ctx context.Context, file string) (int64, error) {
 }
 
 // backup copies the database to w, and is sure that it is the whole of it.
-func (c *client) backup(ctx context.Context, w io.Writer) (int64, error) {
+func (c *client) backup(ctx context.Context, w io.Writer, p *progress) (int64, error) {
 	resp, err := c.send(ctx, http.MethodGet, localapi.PathBackup, nil)
 	if err != nil {
 		return 0, err
 	}
 	defer resp.Body.Close()
-	n, err := io.Copy(w, resp.Body)
+	n, err := io.Copy(countingWriter{w, p}, resp.Body)
 	if err != nil {
 		return n, fmt.Errorf("after %d bytes: %w", n, c.plain(ctx, err))
 	}

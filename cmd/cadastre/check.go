@@ -69,7 +69,13 @@ func (a *app) check(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
 	defer cancel()
 	var r localapi.CheckReport
-	if err := a.client().get(ctx, path, &r); err != nil {
+	first := step{name: "read the ledger and its file"}
+	if path == localapi.PathCheck {
+		first = a.checkStep()
+	}
+	p := a.progress(ctx, "check", first)
+	err := a.client().get(ctx, path, &r)
+	if p.end(); err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
 	if r.Findings == nil {
@@ -88,6 +94,35 @@ func (a *app) check(ctx context.Context, path string) error {
 		return &exitError{code: exitCannotTell}
 	}
 	return nil
+}
+
+// checkRounds is the number of rounds of the witnesses that show a finding. A clean check
+// ends after the first one.
+const checkRounds = 2
+
+// checkStep returns the step of a check. A round has ended if the agent shows a later time
+// of its witnesses.
+func (a *app) checkStep() step {
+	last, rounds := a.now(), uint64(0)
+	count := func(ctx context.Context) uint64 {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		var s localapi.Status
+		if a.client().get(ctx, localapi.PathStatus, &s) != nil {
+			return rounds
+		}
+		before := last
+		for _, w := range s.Witnesses {
+			if w.Read.After(last) {
+				last = w.Read
+			}
+		}
+		if last.After(before) && rounds < checkRounds {
+			rounds++
+		}
+		return rounds
+	}
+	return step{name: "read", unit: "rounds of the witnesses", total: checkRounds, count: count}
 }
 
 // checkText describes a report: each finding with its evidence, and a last line with what

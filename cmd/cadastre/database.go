@@ -45,8 +45,11 @@ The agent must not run. It works on files and asks no agent.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			d := downgraded{Database: filepath.Join(stateDir, databaseName), Format: 1}
+			copied := fmt.Sprintf("%s.format-%d", d.Database, d.Format+1)
+			p := a.progress(ctx, "downgrade", copyStep(d.Database, copied))
 			var err error
-			if d.Kept, err = downgradeFile(ctx, d.Database, runDir); err != nil {
+			d.Kept, err = downgradeFile(ctx, d.Database, runDir)
+			if p.end(); err != nil {
 				return err // it names the file
 			}
 			return a.print(d, func(bool) string {

@@ -77,7 +77,13 @@ func (a *app) doctor(ctx context.Context, file, config string) error {
 		return err
 	}
 	d := &doctor{app: a, client: a.client(), texts: redact.NewTexts(), config: config, patience: readTimeout}
+	d.progress = a.progress(
+		ctx,
+		"doctor",
+		step{name: "collect", unit: "parts", total: uint64(len(apiParts())) + ownParts},
+	)
 	d.collect(ctx)
+	d.progress.end()
 	written, err := d.write(out)
 	if err = errors.Join(err, out.Close()); err != nil {
 		if file != "-" {
@@ -129,6 +135,8 @@ type doctor struct {
 	// less for the others: a bundle has 14 questions, and one about each failed pod.
 	patience time.Duration
 
+	progress *progress
+
 	configRead bool
 	parts      []part
 	missing    []missingPart
@@ -156,6 +164,10 @@ func apiParts() [][2]string {
 	}
 }
 
+// ownParts counts the parts beside those of the API: versions, configuration,
+// explanations, kernel and log.
+const ownParts = 5
+
 // collect reads all parts. What must be removed is known when the last one is read.
 func (d *doctor) collect(ctx context.Context) {
 	var status localapi.Status
@@ -173,6 +185,7 @@ func (d *doctor) collect(ctx context.Context) {
 }
 
 func (d *doctor) add(name string, text []byte, err error) {
+	d.progress.add(1)
 	if err != nil {
 		d.missing = append(d.missing, missingPart{name, err.Error()})
 		return

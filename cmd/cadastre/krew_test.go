@@ -91,7 +91,7 @@ func unpack(g *WithT, archive, dir string) {
 	g.Expect(err).NotTo(HaveOccurred())
 	for r := tar.NewReader(z); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return
 		}
 		g.Expect(err).NotTo(HaveOccurred())

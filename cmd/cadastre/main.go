@@ -6,8 +6,8 @@
 // As kubectl-cadastre it is a plugin of kubectl: it asks the agent of a pod's node.
 //
 // plan (without --against), restore and database work on files; every other verb asks the
-// agent over its unix socket. All of them print with -o table, wide, json or
-// yaml. Exit codes:
+// agent over its unix socket. All of them print with -o table, wide, json, yaml, name
+// or jsonpath=TEMPLATE. Exit codes:
 //
 //	0  done                            3  no agent answers
 //	1  failed                          4  check: there are findings; apply, plan, repair: refused

@@ -129,14 +129,18 @@ func (a *app) rebuild(ctx context.Context, f *rebuildFlags) error {
 	if err := target.check(); err != nil {
 		return err
 	}
-	w := readWorld(ctx, f, in.Attachments, a.now)
+	p := a.progress(ctx, "rebuild", step{name: "read", unit: "sources", total: rebuildSources})
+	defer p.end()
+	w := readWorld(ctx, f, in.Attachments, a.now, p)
 	r := rebuilt{Database: filepath.Join(f.stateDir, databaseName), Plan: rebuild.Make(w, in)}
 	if f.write {
+		p.begin(step{name: "write " + plural(len(r.Records), "lease", "leases")})
 		if err := target.write(ctx, in.Pools, &r.Plan, w); err != nil {
 			return err
 		}
 		r.Written, r.Trusted = true, r.Complete()
 	}
+	p.end()
 	return a.print(r, func(bool) string { return cleanLines(rebuiltText(&r)) })
 }
 

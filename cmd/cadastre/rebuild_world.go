@@ -26,12 +26,16 @@ const (
 	podPool   = "default" // of pods, as the agent names it
 )
 
+// rebuildSources counts the sources that readWorld reads.
+const rebuildSources = 3
+
 // readWorld reads the runtime, the engine and then the kernel.
 func readWorld(
 	ctx context.Context,
 	f *rebuildFlags,
 	attachments []rebuild.Attachment,
 	now func() time.Time,
+	p *progress,
 ) *witness.World {
 	w := &witness.World{Taken: now(), Driver: f.driver}
 	var paths []string
@@ -51,13 +55,16 @@ func readWorld(
 		report = witness.ReportOf(witness.Runtime, fmt.Errorf("%w: write --runtime none if this node has none", err))
 	}
 	w.Reports = append(w.Reports, report)
+	p.set(1)
 	w.Engine, err = engine.New(engine.Options{Endpoint: f.engine, Driver: f.driver, Now: now}).Read(ctx)
 	w.Reports = append(w.Reports, witness.ReportOf(witness.Engine, err))
+	p.set(2)
 	w.Kernel, err = kernel.New(kernel.Options{Dirs: f.netns, NoProcesses: !f.processes, Now: now}).Read(ctx, paths)
 	if w.Kernel != nil && !f.processes {
 		w.Kernel.Limits = "" // the user vouches for the processes
 	}
 	w.Reports = append(w.Reports, witness.ReportOf(witness.Kernel, err))
+	p.set(rebuildSources)
 	return w
 }
 

@@ -165,7 +165,9 @@ func (a *app) reclaimRunCmd() *cobra.Command {
 			ctx, cancel := context.WithTimeout(ctx, workTimeout)
 			defer cancel()
 			var run localapi.ReclaimRun
-			if err := a.client().post(ctx, localapi.PathReclaimRun, nil, &run); err != nil {
+			p := a.progress(ctx, "reclaim run", agentStep())
+			err := a.client().post(ctx, localapi.PathReclaimRun, nil, &run)
+			if p.end(); err != nil {
 				return fmt.Errorf("reclaim run: %w", err)
 			}
 			return a.print(run, func(wide bool) string { return a.runText(run, all || wide) })

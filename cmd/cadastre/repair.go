@@ -237,6 +237,8 @@ func (a *app) askRepair(
 ) (reply localapi.RepairReply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
 	defer cancel()
+	p := a.progress(ctx, "repair", agentStep())
+	defer p.end()
 	err = a.client().post(ctx, localapi.PathRepair, localapi.RepairRequest{Finding: finding, DryRun: dryRun}, &reply)
 	return reply, err
 }

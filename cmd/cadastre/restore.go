@@ -52,8 +52,10 @@ that nothing else is in use has run cadastre accept.`,
 		Args:    oneFile,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			r := restored{File: args[0], Database: filepath.Join(stateDir, databaseName)}
+			p := a.progress(ctx, "restore", copyStep(r.File, r.Database+".restoring"))
 			var err error
-			if r.restoreReport, err = a.restore(ctx, r.File, r.Database); err != nil {
+			r.restoreReport, err = a.restore(ctx, r.File, r.Database)
+			if p.end(); err != nil {
 				return err // it names both files
 			}
 			return a.print(r, func(bool) string { return cleanLines(restoredText(r)) })
@@ -64,6 +66,16 @@ that nothing else is in use has run cadastre accept.`,
 		panic(err) // the flag does not exist
 	}
 	return cmd
+}
+
+// copyStep returns the step of a copy that another package makes of a file.
+func copyStep(from, to string) step {
+	return step{
+		name:  "copy and verify",
+		unit:  bytesUnit,
+		total: sizeOf(from),
+		count: func(context.Context) uint64 { return sizeOf(to) },
+	}
 }
 
 func restoredText(r restored) string {

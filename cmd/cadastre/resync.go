@@ -30,7 +30,9 @@ and waits until it has. No lease is lost by it.`,
 			ctx, cancel := context.WithTimeout(ctx, workTimeout)
 			defer cancel()
 			began := a.now()
-			if err := a.client().post(ctx, localapi.PathResync, nil, nil); err != nil {
+			p := a.progress(ctx, "resync", agentStep())
+			err := a.client().post(ctx, localapi.PathResync, nil, nil)
+			if p.end(); err != nil {
 				return fmt.Errorf("resync: %w", err)
 			}
 			d := a.now().Sub(began)

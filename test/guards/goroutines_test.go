@@ -38,6 +38,7 @@ func threads() exceptions {
 		"operator/ksr/feed.go: Go":                                    "the informer of a kind; awaited by the feed",
 		"operator/ksr/follow.go: AfterFunc":                           "bounds the opening of a watch; stopped when it is open",
 		"operator/ksr/ksr.go: Go":                                     "one feed for each kind; awaited by Run",
+		"cmd/cadastre/progress.go: go":                                "draws the progress of a verb; ended and awaited by end",
 		"cmd/cadastre/release.go: go":                                 "a read from the terminal cannot be cancelled; it ends with the process",
 		"southbound/linux/uplink_watch.go: go":                        "compares all addresses from time to time; ended and awaited by Watch",
 		"southbound/linux/tunnel_watch.go: go":                        "the second of two watches of the node; awaited by Watch",
