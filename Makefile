@@ -6,12 +6,14 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
 # Every module beside the main one.
-MODULES := $(patsubst %/go.mod,%,$(wildcard providers/*/go.mod ligato/go.mod vpp/go.mod charts/test/go.mod dist/release/go.mod test/peers/*/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard /go.mod charts/test/go.mod dist/release/go.mod ligato/go.mod providers/*/go.mod test/monitoring/objects/go.mod test/peers/*/go.mod vpp/go.mod))
 # Of the tests of one module with a cloud: Neutron and moto take some minutes with EFFORT=1, and an hour with EFFORT=10.
 PROVIDERS_TIMEOUT ?= 90m
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.
 FUZZTIME ?= 3000x
 BENCH ?= .cache/bench
+# Prometheus and promtool, unpacked: an installed package starts a server.
+PROMETHEUS := .cache/prometheus
 # The folder of what make chaos leaves.
 ATTACKS ?= .cache/chaos
 # Repetitions of the tests with random input: CADASTRE_TEST_EFFORT, see internal/testkit/effort.
@@ -134,6 +136,15 @@ e2e-page: ## the page in a headless Chromium (installs Debian's chromium where i
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
 	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(if $(IMAGES),CADASTRE_IMAGES=$(CURDIR)/docs/images) $(GO) test -v -count=1 -timeout 10m ./test/page
 
+.PHONY: e2e-metrics
+e2e-metrics: ## alerts with promtool, every query of the dashboard in a Prometheus that scrapes a cluster (as root; unpacks Debian's prometheus into .cache)
+	@if ! command -v prometheus >/dev/null && [ ! -x $(PROMETHEUS)/usr/bin/prometheus ]; then \
+		mkdir -p $(PROMETHEUS) && cd $(PROMETHEUS) && { apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } && \
+		dpkg -x prometheus_*.deb . && rm prometheus_*.deb || echo "NOT RUN with Prometheus: Debian's package prometheus cannot be had"; fi
+	$(GO) run ./test/e2e/kube/build -o .cache/kube
+	cd test/monitoring/objects && $(GO) test -count=1 ./...
+	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -v -count=1 -timeout 8m ./test/monitoring
+
 test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
 
 vet: ## go vet and gofmt
@@ -212,6 +223,7 @@ ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, en
 	$(MAKE) e2e-release
 	$(MAKE) e2e-network
 	$(MAKE) e2e-page
+	$(MAKE) e2e-metrics
 	$(MAKE) e2e-openstack
 	$(MAKE) e2e-ec2
 

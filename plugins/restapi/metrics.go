@@ -67,6 +67,9 @@ func NewMetrics(stats func() []ledger.BlockStat, loop func() controller.Status) 
 		m.store.WithLabelValues(outcome)
 		m.southbound.WithLabelValues(outcome)
 	}
+	for _, outcome := range []string{"written", "failed", "dropped"} {
+		m.podEvent.WithLabelValues(outcome)
+	}
 	m.Registry.MustRegister(
 		m.events,
 		m.handlers,

@@ -149,8 +149,8 @@ func TestPhasesOfAllocations(t *testing.T) {
 	g.Expect(values(all["cadastre_southbound_commit_duration_seconds"])).To(ConsistOf("outcome=ok: 1", "outcome=error: 1"))
 	g.Expect(values(all["cadastre_last_resync_timestamp_seconds"])).To(Equal([]string{": 0"}))
 	end := time.UnixMilli(1_700_000_000_500)
-	a.metrics.Event(&controller.Record{Name: "Healing", Method: controller.FullResync, ProcessingEnd: end.Add(time.Hour), Error: "failed"})
 	a.metrics.Event(&controller.Record{Name: "DB Resync", Method: controller.FullResync, ProcessingEnd: end})
+	a.metrics.Event(&controller.Record{Name: "Healing", Method: controller.FullResync, ProcessingEnd: end.Add(time.Hour), Error: "failed"})
 	g.Expect(values(a.scrape()["cadastre_last_resync_timestamp_seconds"])).To(Equal([]string{": 1.7000000005e+09"}))
 }
 
