@@ -76,7 +76,10 @@ func lastRelease(ctx context.Context) (string, error) {
 	}
 	commit, err := git(ctx, "rev-parse", "--verify", "--quiet", name+"^{commit}")
 	if err != nil {
-		return "", fmt.Errorf("this clone has no commit %s, the last release: fetch it with git fetch --unshallow --tags", name)
+		return "", fmt.Errorf(
+			"this clone has no commit %s, the last release: fetch it with git fetch --unshallow --tags",
+			name,
+		)
 	}
 	return commit, nil
 }
@@ -108,7 +111,16 @@ func build(ctx context.Context, commit, dir string) error {
 	}
 	defer os.RemoveAll(made)
 	for _, name := range []string{"cadastre-agent", "cadastre-operator", "cadastre-cni", "cadastre"} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(made, name), "./cmd/"+name)
+		cmd := exec.CommandContext(
+			ctx,
+			"go",
+			"build",
+			"-trimpath",
+			"-buildvcs=false",
+			"-o",
+			filepath.Join(made, name),
+			"./cmd/"+name,
+		)
 		cmd.Dir, cmd.Env = tree, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s of %s: %w: %s", name, commit, err, bytes.TrimSpace(out))
