@@ -201,6 +201,12 @@ e2e-chart: $(LINT) ## the Helm charts beside k8s/: the same objects, refusals, e
 	cd charts/test && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
 		KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 10m -count=1 ./...
 
+.PHONY: e2e-upgrade
+e2e-upgrade: ## the last release beside this one in a cluster, the upgrade and the way back; databases of both
+	$(GO) run ./test/e2e/kube/build -o .cache/kube
+	last=$$($(GO) run ./test/upgrade -o .cache/upgrade) && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube E2E_UPGRADE=$$last \
+		$(GO) test -timeout 10m -count=1 -v -run '^TestUpgrade' ./test/e2e/kube
+
 generate: ## the protobuf messages (needs protoc), the definitions of our Kubernetes objects, and what charts/ shares with k8s/
 	$(GO) run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1 object:headerFile=api/v1alpha1/boilerplate.txt crd paths=./api/v1alpha1 output:crd:dir=k8s/crd
 	charts/sync.sh
@@ -219,6 +225,7 @@ ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, en
 	$(MAKE) e2e-docker
 	$(MAKE) e2e-kube E2E_FLAGS=-short
 	$(MAKE) e2e-chart
+	$(MAKE) e2e-upgrade
 	$(MAKE) e2e-node
 	$(MAKE) e2e-release
 	$(MAKE) e2e-network

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/cli"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // patience limits the wait for a state of the API server, pace is the time between looks.
@@ -54,6 +56,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Skip("NOT RUN: " + assets + " is not set: make e2e-chart builds a control plane and sets it")
 	}
 	c := &cluster{Gomega: NewWithT(t), t: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	log.SetLogger(logr.Discard())
 	env := &envtest.Environment{ControlPlaneStartTimeout: 90 * time.Second, ControlPlaneStopTimeout: 90 * time.Second}
 	env.ControlPlane.Etcd = &envtest.Etcd{Path: c.bound(dir, "etcd")}
 	env.ControlPlane.GetAPIServer().Path = c.bound(dir, "kube-apiserver")

@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/cadastre/cadastre v0.0.0-00010101000000-000000000000
+	github.com/go-logr/logr v1.4.4
 	github.com/onsi/gomega v1.44.0
 	helm.sh/helm/v4 v4.2.4
 	k8s.io/api v0.36.4
@@ -43,7 +44,6 @@ require (
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
 	github.com/go-errors/errors v1.5.1 // indirect
 	github.com/go-gorp/gorp/v3 v3.1.0 // indirect
-	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-openapi/jsonpointer v0.21.1 // indirect
 	github.com/go-openapi/jsonreference v0.21.0 // indirect
 	github.com/go-openapi/swag v0.23.1 // indirect

@@ -44,6 +44,9 @@ func TestAPIServerAcceptsEveryMode(t *testing.T) {
 		c.Expect(c.accepts(mustRender(t, v))).To(Succeed(), "the chart with mode %s and all options", mode)
 		c.Expect(c.accepts(built(t, mode))).To(Succeed(), "the kustomization %s", mode)
 	}
+	for _, components := range [][]string{{"bridge"}, {"gke"}, {"k3s"}, {"metrics", "networkpolicy"}} {
+		c.Expect(c.accepts(built(t, "derived-kubernetes", components...))).To(Succeed(), "%v", components)
+	}
 	wrong := mustRender(t, values{"agent": values{"resources": values{"claims": []any{values{"nam": "x"}}}}})
 	c.Expect(c.accepts(wrong)).To(MatchError(ContainSubstring("nam")), "the validation is not strict")
 }

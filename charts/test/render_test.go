@@ -90,15 +90,20 @@ func plain(t *testing.T, v values) values {
 func built(t *testing.T, mode string, components ...string) []unstructured.Unstructured {
 	t.Helper()
 	g := NewWithT(t)
-	dir, err := os.MkdirTemp(filepath.Join("..", "..", "k8s"), ".test-") // kustomize takes paths below one root
+	k8s, err := filepath.Abs(filepath.Join("..", "..", "k8s"))
 	g.Expect(err).NotTo(HaveOccurred())
-	defer os.RemoveAll(dir)
-	text := "namespace: " + namespace + "\nresources: [../" + mode + "]\n"
+	dir := t.TempDir()
+	relative := func(parts ...string) string { // kustomize takes folders by relative paths only
+		path, err := filepath.Rel(dir, filepath.Join(append([]string{k8s}, parts...)...))
+		g.Expect(err).NotTo(HaveOccurred())
+		return path
+	}
+	text := "namespace: " + namespace + "\nresources: [" + relative(mode) + "]\n"
 	for i, c := range components {
 		if i == 0 {
 			text += "components:\n"
 		}
-		text += "  - ../components/" + c + "\n"
+		text += "  - " + relative("components", c) + "\n"
 	}
 	g.Expect(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600)).To(Succeed())
 	all, err := krusty.MakeKustomizer(&krusty.Options{

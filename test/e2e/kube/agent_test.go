@@ -62,6 +62,7 @@ type agent struct {
 	dir     string
 	conf    string
 	flags   []string
+	bin     string // the folder of the program
 	http    *http.Client
 	process *process // the one that was started last
 }
@@ -70,11 +71,19 @@ type agent struct {
 // be ready: that takes a podCIDR.
 func newAgent(t *testing.T, name, conf string, flags ...string) *agent {
 	t.Helper()
+	a := prepareAgent(t, name, conf, flags...)
+	a.run()
+	return a
+}
+
+// prepareAgent returns the agent of a node, which does not run yet.
+func prepareAgent(t *testing.T, name, conf string, flags ...string) *agent {
+	t.Helper()
 	g := NewWithT(t)
 	dir, err := os.MkdirTemp("", "ek") // short, as the path of a socket is
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	a := &agent{t: t, g: g, name: name, dir: dir, conf: filepath.Join(dir, "contiv.conf"), flags: flags}
+	a := &agent{t: t, g: g, name: name, dir: dir, conf: filepath.Join(dir, "contiv.conf"), flags: flags, bin: os.Getenv(binEnv)}
 	a.http = &http.Client{Timeout: patience, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", a.socket())
@@ -82,7 +91,6 @@ func newAgent(t *testing.T, name, conf string, flags ...string) *agent {
 	}}
 	t.Cleanup(a.http.CloseIdleConnections)
 	g.Expect(os.WriteFile(a.conf, []byte(conf), 0o600)).To(Succeed())
-	a.run()
 	return a
 }
 
@@ -92,7 +100,7 @@ func (a *agent) socket() string { return filepath.Join(a.dir, "r", "agent.sock")
 func (a *agent) run() {
 	a.t.Helper()
 	args := append([]string{"--config", a.conf, "--node-name", a.name, "--state-dir", filepath.Join(a.dir, "s"), "--run-dir", filepath.Join(a.dir, "r")}, a.flags...)
-	a.process = startProcess(a.t, "cadastre-agent "+a.name, exec.Command(filepath.Join(os.Getenv(binEnv), "cadastre-agent"), args...))
+	a.process = startProcess(a.t, "cadastre-agent "+a.name, exec.Command(filepath.Join(a.bin, "cadastre-agent"), args...))
 	a.g.Eventually(func() error {
 		_, err := a.status()
 		return err

@@ -110,7 +110,7 @@ func buildOurs(bin string) error {
 		return err
 	}
 	args := []string{"build", "-o", bin + string(os.PathSeparator)}
-	for _, name := range []string{"cadastre-agent", "cadastre-operator", "cadastre"} {
+	for _, name := range []string{"cadastre-agent", "cadastre-operator", "cadastre-cni", "cadastre"} {
 		dir := filepath.Join("..", "..", "..", "cmd", name)
 		args = append(args, "./"+dir)
 	}

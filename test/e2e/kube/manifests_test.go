@@ -181,13 +181,15 @@ func (c *cluster) operatorArgs() []string {
 // routes, with less patience, and with metrics at a port of its own.
 func (c *cluster) agentConf(store map[string]any) string {
 	c.t.Helper()
-	maps, err := c.client.CoreV1().ConfigMaps(namespace).List(c.t.Context(), metav1.ListOptions{})
+	set, err := c.client.AppsV1().DaemonSets(namespace).Get(c.t.Context(), "cadastre-agent", getOptions())
 	c.g.Expect(err).NotTo(HaveOccurred())
-	for _, m := range maps.Items {
-		text, ok := m.Data["contiv.conf"]
-		if !ok {
+	for _, v := range set.Spec.Template.Spec.Volumes {
+		if v.Name != "config" {
 			continue
 		}
+		m, err := c.client.CoreV1().ConfigMaps(namespace).Get(c.t.Context(), v.ConfigMap.Name, getOptions())
+		c.g.Expect(err).NotTo(HaveOccurred())
+		text := m.Data["contiv.conf"]
 		var conf map[string]map[string]any
 		c.g.Expect(yaml.UnmarshalStrict([]byte(text), &conf)).To(Succeed())
 		c.g.Expect(conf["cadastre"]["kvdb"]).To(HaveKeyWithValue("type", store["type"]))
@@ -205,6 +207,6 @@ func (c *cluster) agentConf(store map[string]any) string {
 		c.g.Expect(err).NotTo(HaveOccurred())
 		return string(out)
 	}
-	c.t.Fatal("no ConfigMap has a contiv.conf")
+	c.t.Fatal("the agents have no volume with a contiv.conf")
 	return ""
 }

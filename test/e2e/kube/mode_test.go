@@ -17,7 +17,13 @@ import (
 // policies are known.
 func (c *cluster) applyMode(mode string) {
 	c.t.Helper()
-	_, err := c.apply(filepath.Join("..", "..", "..", "k8s", mode))
+	c.applyModeOf(filepath.Join("..", "..", ".."), mode)
+}
+
+// applyModeOf applies a mode of another version's k8s/.
+func (c *cluster) applyModeOf(root, mode string) {
+	c.t.Helper()
+	_, err := c.apply(filepath.Join(root, "k8s", mode))
 	c.g.Expect(err).NotTo(HaveOccurred())
 	_, err = c.kubectl("wait", "--for=condition=Established", "--all", "crd")
 	c.g.Expect(err).NotTo(HaveOccurred())

@@ -128,6 +128,12 @@ func beside(o nodeipam.Options) []string {
 // newOperator starts our operator with these flags.
 func newOperator(t *testing.T, kubeconfig string, flags ...string) *process {
 	t.Helper()
+	return newOperatorOf(t, os.Getenv(binEnv), kubeconfig, flags...)
+}
+
+// newOperatorOf is newOperator with the program of a folder.
+func newOperatorOf(t *testing.T, bin, kubeconfig string, flags ...string) *process {
+	t.Helper()
 	args := append([]string{"--kubeconfig=" + kubeconfig, "--bind-address="}, flags...)
-	return startProcess(t, "cadastre-operator", exec.Command(filepath.Join(os.Getenv(binEnv), "cadastre-operator"), args...))
+	return startProcess(t, "cadastre-operator", exec.Command(filepath.Join(bin, "cadastre-operator"), args...))
 }
