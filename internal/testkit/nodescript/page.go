@@ -84,7 +84,13 @@ func runPage(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		ts.Check(ts.Exec("cadastre", x.args...))
 		if have := ts.ReadFile("stdout"); !matches(x.want, have) {
-			ts.Fatalf("%s: cadastre %s: the page shows\n%s\nand the program prints\n%s", args[0], strings.Join(x.args, " "), x.want, have)
+			ts.Fatalf(
+				"%s: cadastre %s: the page shows\n%s\nand the program prints\n%s",
+				args[0],
+				strings.Join(x.args, " "),
+				x.want,
+				have,
+			)
 		}
 	}
 }
