@@ -80,6 +80,9 @@ func verifyOutput(t *testing.T, told string, w stage.Way) {
 			t.Errorf("%q is missing, or there with no namespace", text)
 		}
 	}
+	if w == stage.WayRoot {
+		verifyReadme(t, told)
+	}
 	if t.Failed() {
 		t.Log(told)
 	}
@@ -121,6 +124,34 @@ func testStaying(t *testing.T, b stagetest.Built) {
 	}
 	if _, err := (&http.Client{Jar: jar}).Get(address); err == nil {
 		t.Error("the map is still open")
+	}
+}
+
+// verifyReadme looks for the lines that README.md shows, in their order. "..." stands for
+// lines that it leaves out; ages, counts of exchanges, ports and keys differ in each run.
+func verifyReadme(t *testing.T, told string) {
+	t.Helper()
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, found := strings.Cut(string(page), "\n    $ make demo\n")
+	shown, _, _ = strings.Cut(shown, "\n\n")
+	if !found || strings.Count(shown, "\n") < 10 {
+		t.Fatal("README.md does not show what make demo prints")
+	}
+	volatile := regexp.MustCompile(`(?m)\d+ exchanges|\d+s$|:\d+/page/\?key=\w+`)
+	rest := volatile.ReplaceAllString(told, "*")
+	for line := range strings.Lines(shown) {
+		line = volatile.ReplaceAllString(strings.TrimSpace(line), "*")
+		if line == "..." {
+			continue
+		}
+		var ok bool
+		if _, rest, ok = strings.Cut(rest, line); !ok {
+			t.Errorf("README.md shows %q, which make demo does not print there", line)
+			return
+		}
 	}
 }
 

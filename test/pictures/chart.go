@@ -43,7 +43,13 @@ func (c chart) draw(r *results) (drawing, error) {
 	low, high := math.Inf(1), 0.0
 	for i, s := range c.series {
 		if len(s.cells) != len(c.groups) {
-			return drawing{}, fmt.Errorf("draw %q: series %q has %d cells, want %d", c.title, s.name, len(s.cells), len(c.groups))
+			return drawing{}, fmt.Errorf(
+				"draw %q: series %q has %d cells, want %d",
+				c.title,
+				s.name,
+				len(s.cells),
+				len(c.groups),
+			)
 		}
 		for _, at := range s.cells {
 			v, err := r.number(at)
@@ -116,7 +122,11 @@ type axis struct {
 
 func (c chart) axis(low, high float64) axis {
 	if c.log {
-		a := axis{low: math.Pow(10, math.Floor(math.Log10(low))), high: math.Pow(10, math.Ceil(math.Log10(high))), log: true}
+		a := axis{
+			low:  math.Pow(10, math.Floor(math.Log10(low))),
+			high: math.Pow(10, math.Ceil(math.Log10(high))),
+			log:  true,
+		}
 		if a.low > low/1.5 { // the smallest bar is still seen
 			a.low /= 10
 		}
@@ -174,8 +184,21 @@ type bar struct {
 }
 
 func (b bar) svg() string {
-	return fmt.Sprintf(`<rect x="%d" y="%d" width="%d" height="%d" style="fill:var(--s%d)"/>`+"\n", left, b.y+1, b.width, barHeight-2, b.series) +
-		text{left + b.width + 5, b.y + barHeight - 4, "start", "s", b.label}.svg()
+	return fmt.Sprintf(
+		`<rect x="%d" y="%d" width="%d" height="%d" style="fill:var(--s%d)"/>`+"\n",
+		left,
+		b.y+1,
+		b.width,
+		barHeight-2,
+		b.series,
+	) +
+		text{
+			left + b.width + 5,
+			b.y + barHeight - 4,
+			"start",
+			"s",
+			b.label,
+		}.svg()
 }
 
 // number returns a number as people write it: with three digits, and groups of thousands.

@@ -6,7 +6,9 @@ package main
 // eventLoop shows producers, the loop with its handlers, and what becomes durable when.
 func eventLoop() drawing {
 	d := drawing{
-		title: "The event loop", width: 860, height: 420,
+		title:  "The event loop",
+		width:  860,
+		height: 420,
 		description: "Producers push events into one queue. The loop hands an event to the handlers in order, commits what they staged to " +
 			"cadastre.db, commits the values to the southbound, and calls Done. A failure reverts the handlers in the opposite order.",
 		shapes: []shape{
@@ -15,33 +17,57 @@ func eventLoop() drawing {
 			box{20, 114, 160, 46, "plain", []string{"kubestate", "resync, changes"}},
 			box{20, 168, 160, 46, "plain", []string{"nodesync, claims", "node ID, prefixes"}},
 			box{20, 222, 160, 46, "plain", []string{"underlay, interfaces", "links of the node"}},
-			arrow{points: []int{180, 83, 228, 140}}, arrow{points: []int{180, 137, 228, 148}},
-			arrow{points: []int{180, 191, 228, 172}}, arrow{points: []int{180, 245, 228, 182}},
+			arrow{points: []int{180, 83, 228, 140}},
+			arrow{points: []int{180, 137, 228, 148}},
+			arrow{points: []int{180, 191, 228, 172}},
+			arrow{points: []int{180, 245, 228, 182}},
 			box{230, 130, 100, 64, "yellow", []string{"queue", "urgent events", "overtake"}},
 			arrow{points: []int{330, 162, 368, 162}},
 			frame{370, 60, 460, 208, "the loop"},
-			box{384, 90, 432, 54, "blue", []string{"1 handlers, in order; they stage and never wait", "contivconf, nodesync, podmanager, ipam, ipnet, ..."}},
+			box{
+				384,
+				90,
+				432,
+				54,
+				"blue",
+				[]string{
+					"1 handlers, in order; they stage and never wait",
+					"contivconf, nodesync, podmanager, ipam, ipnet, ...",
+				},
+			},
 			arrow{points: []int{600, 144, 600, 158}},
 			box{384, 160, 208, 46, "green", []string{"2 commit: cadastre.db", "durable from here on"}},
 			arrow{points: []int{592, 183, 606, 183}},
 			box{608, 160, 208, 46, "green", []string{"3 commit: southbound", "interfaces, routes, tunnels"}},
 			arrow{points: []int{712, 206, 712, 218}},
 			box{608, 220, 208, 36, "plain", []string{"4 Done: the answer, once"}},
-			arrow{points: []int{384, 240, 350, 240, 350, 330, 100, 330, 100, 270}, dashed: true, label: "outcome", at: [2]int{220, 322}},
+			arrow{
+				points: []int{384, 240, 350, 240, 350, 330, 100, 330, 100, 270},
+				dashed: true,
+				label:  "outcome",
+				at:     [2]int{220, 322},
+			},
 			box{384, 220, 208, 36, "red", []string{"a failed AddPod: all undone"}},
 		},
 	}
-	d.shapes = append(d.shapes, lines(20, 362, "start", "s m",
+	d.shapes = append(d.shapes, lines(
+		20,
+		362,
+		"start",
+		"s m",
 		"An update changes one thing; a resync builds the whole state from a snapshot. A sequence of updates ends where one resync ends.",
 		"After an error that is not reverted a healing resync follows, with growing delays. At most 128 pod events share commit 2.",
-		"Between 1 and 4 the loop waits for cadastre.db and the southbound alone, never for the cluster store, a cloud or another node.")...)
+		"Between 1 and 4 the loop waits for cadastre.db and the southbound alone, never for the cluster store, a cloud or another node.",
+	)...)
 	return d
 }
 
 // groupCommit shows four requests that share one transaction.
 func groupCommit() drawing {
 	d := drawing{
-		title: "Four ADDs share one commit", width: 820, height: 330,
+		title:  "Four ADDs share one commit",
+		width:  820,
+		height: 330,
 		description: "Four ADDs wait in the queue. Their changes are one transaction of bbolt with two fdatasyncs. Then each has its own " +
 			"southbound transaction and its own answer, in order.",
 		shapes: []shape{text{20, 30, "start", "h", "Four ADDs share one commit"}},
@@ -58,18 +84,38 @@ func groupCommit() drawing {
 			arrow{points: []int{690, y + 19, 718, y + 19}},
 			box{720, y, 80, 38, "plain", []string{"answer"}})
 	}
-	d.shapes = append(d.shapes, box{300, 56, 220, 182, "yellow", []string{
-		"one transaction of bbolt", "4 leases, 4 entries of history", "write changed pages", "fdatasync", "write the meta page", "fdatasync"}})
-	d.shapes = append(d.shapes, lines(20, 272, "start", "s m",
+	d.shapes = append(d.shapes, box{
+		300,
+		56,
+		220,
+		182,
+		"yellow",
+		[]string{
+			"one transaction of bbolt",
+			"4 leases, 4 entries of history",
+			"write changed pages",
+			"fdatasync",
+			"write the meta page",
+			"fdatasync",
+		},
+	})
+	d.shapes = append(d.shapes, lines(
+		20,
+		272,
+		"start",
+		"s m",
 		"A failed event is undone to the savepoint before it and runs again by itself. After a failed commit each event has its own:",
-		"the outcome of an event does not depend on its neighbours. A lone ADD waits for no other one.")...)
+		"the outcome of an event does not depend on its neighbours. A lone ADD waits for no other one.",
+	)...)
 	return d
 }
 
 // witnesses shows the sources that the ledger is compared with.
 func witnesses() drawing {
 	d := drawing{
-		title: "Witnesses and findings", width: 860, height: 430,
+		title:  "Witnesses and findings",
+		width:  860,
+		height: 430,
 		description: "The kernel, the container runtime, the Docker engine and the cluster are read in rounds and compared with the ledger. " +
 			"A difference that two rounds show is a finding, a quarantine or a reclaim. A missing witness frees nothing.",
 		shapes: []shape{
@@ -91,9 +137,14 @@ func witnesses() drawing {
 			box{580, 258, 260, 52, "plain", []string{"another difference", "a finding Cxxx: cadastre check"}},
 		},
 	}
-	d.shapes = append(d.shapes, lines(20, 360, "start", "s m",
+	d.shapes = append(d.shapes, lines(
+		20,
+		360,
+		"start",
+		"s m",
 		"A witness that cannot be read, a clock jump, a reboot, a restart of the runtime: each ends the evidence, and it begins anew.",
 		"Absence of evidence frees nothing. A pending reclaim is undone by a repeated ADD, by a witness that sees the address,",
-		"by a restart of the agent, or by hand: cadastre reclaim undo ADDRESS.")...)
+		"by a restart of the agent, or by hand: cadastre reclaim undo ADDRESS.",
+	)...)
 	return d
 }

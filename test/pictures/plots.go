@@ -52,7 +52,10 @@ func charts() map[string]chart {
 			},
 		},
 		"plots/cni-burst.svg": {
-			title: "50 ADDs at once, then 50 DELs", unit: "ms until the last one has ended", source: benchmarks, groups: leases,
+			title:  "50 ADDs at once, then 50 DELs",
+			unit:   "ms until the last one has ended",
+			source: benchmarks,
+			groups: leases,
 			series: []series{
 				{"cadastre-cni, durable", rows(benchmarks, process, 1, burst...)},
 				{"host-local, never syncs", rows(benchmarks, process, 3, burst...)},
@@ -67,8 +70,10 @@ func charts() map[string]chart {
 			},
 		},
 		"plots/allocators.svg": {
-			title: "Any address of a /16 taken, an older one given back", unit: "ns a pair, in memory, without an owner",
-			source: benchmarks, log: true,
+			title:  "Any address of a /16 taken, an older one given back",
+			unit:   "ns a pair, in memory, without an owner",
+			source: benchmarks,
+			log:    true,
 			groups: []string{"empty", "half full", "99 % full", "one address left"},
 			series: []series{
 				{"Cadastre", sixteen("Cadastre index, lowest first")},
@@ -78,15 +83,21 @@ func charts() map[string]chart {
 			},
 		},
 		"plots/interface-datastore.svg": {
-			title: "An address of a cloud's interface assigned, the oldest one unassigned", unit: "µs a pair, half of all addresses assigned, no checkpoint",
-			source: benchmarks, log: true,
+			title:  "An address of a cloud's interface assigned, the oldest one unassigned",
+			unit:   "µs a pair, half of all addresses assigned, no checkpoint",
+			source: benchmarks,
+			log:    true,
 			groups: []string{"30 addresses", "250", "1 000", "16 000"},
 			series: []series{{"Cadastre", half("Cadastre, secondary")}, {"AWS VPC CNI", half("AWS, secondary")}},
 		},
 		"plots/transports.svg": {
-			title: "TCP between the pods of two nodes", unit: "ratio to a plain bridge between two namespaces, one connection", source: network,
+			title:  "TCP between the pods of two nodes",
+			unit:   "ratio to a plain bridge between two namespaces, one connection",
+			source: network,
 			groups: []string{"nodeip", "hostgw", "vxlan", "wireguard (in the agent)"},
-			series: []series{{"across nodes", rows(network, "Transports", 2, "nodeip", "hostgw", "vxlan", "wireguard")}},
+			series: []series{
+				{"across nodes", rows(network, "Transports", 2, "nodeip", "hostgw", "vxlan", "wireguard")},
+			},
 		},
 	}
 }

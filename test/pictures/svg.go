@@ -38,11 +38,22 @@ type drawing struct {
 // svg returns the file of the drawing.
 func (d drawing) svg() string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "<!-- SPDX-FileCopyrightText: The Cadastre Authors; SPDX-License-Identifier: Apache-2.0 -->\n"+
-		"<!-- written by test/pictures (make plots): do not edit -->\n"+
-		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-labelledby="t d">`+"\n"+
-		"<title id=\"t\">%s</title>\n<desc id=\"d\">%s</desc>\n%s"+`<rect width="%d" height="%d" rx="6" style="fill:var(--bg)"/>`+"\n",
-		d.width, d.height, d.width, d.height, html.EscapeString(d.title), html.EscapeString(d.description), style, d.width, d.height)
+	fmt.Fprintf(
+		&w,
+		"<!-- SPDX-FileCopyrightText: The Cadastre Authors; SPDX-License-Identifier: Apache-2.0 -->\n"+
+			"<!-- written by test/pictures (make plots): do not edit -->\n"+
+			`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-labelledby="t d">`+"\n"+
+			"<title id=\"t\">%s</title>\n<desc id=\"d\">%s</desc>\n%s"+`<rect width="%d" height="%d" rx="6" style="fill:var(--bg)"/>`+"\n",
+		d.width,
+		d.height,
+		d.width,
+		d.height,
+		html.EscapeString(d.title),
+		html.EscapeString(d.description),
+		style,
+		d.width,
+		d.height,
+	)
 	for _, s := range d.shapes {
 		w.WriteString(s.svg())
 	}
@@ -59,7 +70,15 @@ type box struct {
 
 func (b box) svg() string {
 	var w strings.Builder
-	fmt.Fprintf(&w, `<rect class="box" x="%d" y="%d" width="%d" height="%d" rx="5" style="fill:var(--%s)"/>`+"\n", b.x, b.y, b.w, b.h, b.fill)
+	fmt.Fprintf(
+		&w,
+		`<rect class="box" x="%d" y="%d" width="%d" height="%d" rx="5" style="fill:var(--%s)"/>`+"\n",
+		b.x,
+		b.y,
+		b.w,
+		b.h,
+		b.fill,
+	)
 	top := b.y + b.h/2 - (len(b.lines)-1)*8 + 4
 	for i, line := range b.lines {
 		class := "s"
@@ -78,8 +97,20 @@ type frame struct {
 }
 
 func (f frame) svg() string {
-	return fmt.Sprintf(`<rect class="wire dash" x="%d" y="%d" width="%d" height="%d" rx="8"/>`+"\n", f.x, f.y, f.w, f.h) +
-		text{f.x + 10, f.y + 18, "start", "m b", f.name}.svg()
+	return fmt.Sprintf(
+		`<rect class="wire dash" x="%d" y="%d" width="%d" height="%d" rx="8"/>`+"\n",
+		f.x,
+		f.y,
+		f.w,
+		f.h,
+	) +
+		text{
+			f.x + 10,
+			f.y + 18,
+			"start",
+			"m b",
+			f.name,
+		}.svg()
 }
 
 // text is one line of text; anchor is start, middle or end.
@@ -90,7 +121,14 @@ type text struct {
 }
 
 func (t text) svg() string {
-	return fmt.Sprintf(`<text x="%d" y="%d" text-anchor="%s" class="%s">%s</text>`+"\n", t.x, t.y, t.anchor, t.class, html.EscapeString(t.line))
+	return fmt.Sprintf(
+		`<text x="%d" y="%d" text-anchor="%s" class="%s">%s</text>`+"\n",
+		t.x,
+		t.y,
+		t.anchor,
+		t.class,
+		html.EscapeString(t.line),
+	)
 }
 
 // arrow is a line through points, x and y in turns, with a head at its end and a label
@@ -111,7 +149,11 @@ func (a arrow) svg() string {
 	if a.dashed {
 		class += " dash"
 	}
-	out := fmt.Sprintf(`<polyline class="%s" points="%s" marker-end="url(#tip)"/>`+"\n", class, strings.Join(points, " "))
+	out := fmt.Sprintf(
+		`<polyline class="%s" points="%s" marker-end="url(#tip)"/>`+"\n",
+		class,
+		strings.Join(points, " "),
+	)
 	if a.label != "" {
 		out += text{a.at[0], a.at[1], "middle", "s m", a.label}.svg()
 	}
@@ -129,7 +171,11 @@ func (c curve) svg() string {
 	for i := 0; i+1 < len(c.points); i += 2 {
 		points = append(points, fmt.Sprintf("%d,%d", c.points[i], c.points[i+1]))
 	}
-	return fmt.Sprintf(`<polyline points="%s" style="fill:none;stroke:var(--s%d);stroke-width:2.5"/>`+"\n", strings.Join(points, " "), c.series)
+	return fmt.Sprintf(
+		`<polyline points="%s" style="fill:none;stroke:var(--s%d);stroke-width:2.5"/>`+"\n",
+		strings.Join(points, " "),
+		c.series,
+	)
 }
 
 // lines returns lines of text under each other, from a point down.

@@ -34,13 +34,27 @@ func (r *results) number(c cell) (float64, error) {
 		return 0, err
 	}
 	if len(cells) <= c.column {
-		return 0, fmt.Errorf("read %s, %q, row %q: it has %d columns, want number %d", c.page, c.heading, c.row, len(cells), c.column)
+		return 0, fmt.Errorf(
+			"read %s, %q, row %q: it has %d columns, want number %d",
+			c.page,
+			c.heading,
+			c.row,
+			len(cells),
+			c.column,
+		)
 	}
 	value := strings.Trim(cells[c.column], "*×")
 	value = strings.NewReplacer(" ", "", "\u202f", "").Replace(value) // between thousands
 	number, err := strconv.ParseFloat(value, 64)
 	if err != nil {
-		return 0, fmt.Errorf("read %s, %q, row %q, column %d: want a number: %w", c.page, c.heading, c.row, c.column, err)
+		return 0, fmt.Errorf(
+			"read %s, %q, row %q, column %d: want a number: %w",
+			c.page,
+			c.heading,
+			c.row,
+			c.column,
+			err,
+		)
 	}
 	return number, nil
 }

@@ -17,6 +17,7 @@
 //	metric NAME VALUE              check a metric of the agent
 //	below NAME VALUE               check that a metric is below a value
 //	example HEADING                run the example below a heading of docs/operations.md
+//	page FILE                      run every "$ cadastre" of a page, and compare its output with the page's
 //	node up                        make the network namespace of a node, and a container runtime
 //	node add|forget|lose|end NAME  add a pod; end its sandbox and namespace, its namespace, or its sandbox, without DEL
 //	node ip NAME|host ARGS         run ip in the namespace of a pod or of the node
@@ -107,6 +108,7 @@ func Run(t *testing.T, dir string, environment map[string]string) {
 			"metric":     checkMetric,
 			"below":      checkBelow,
 			"example":    runExample,
+			"page":       runPage,
 			"as":         runAs,
 			"node":       runNode,
 		},
