@@ -317,6 +317,9 @@ func metricOf(ts *testscript.TestScript, name string) string {
 	return ""
 }
 
+// changePoolPage has the examples that scripts run.
+const changePoolPage = "docs/tasks/change-a-pool.md"
+
 // runExample implements the command example: it writes the file that the example names,
 // and runs its commands.
 func runExample(ts *testscript.TestScript, neg bool, args []string) {
@@ -324,7 +327,7 @@ func runExample(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: example HEADING")
 	}
 	m := machineOf(ts)
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	page, err := os.ReadFile(filepath.Join(root, changePoolPage))
 	ts.Check(err)
 	_, section, found := strings.Cut(string(page), "\n## "+args[0]+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -347,7 +350,7 @@ func runExample(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	if !found || text == "" || len(commands) == 0 {
-		ts.Fatalf("docs/operations.md has no example with a file and commands below %q", args[0])
+		ts.Fatalf("%s has no example with a file and commands below %q", changePoolPage, args[0])
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(file), []byte(text), 0o600))
 	for _, c := range commands {
