@@ -61,13 +61,16 @@ type command struct {
 	text string // without the prompt
 }
 
-// prompt matches the line of a command in a block without a language.
-var prompt = regexp.MustCompile(`^(?:\$ |# )?((?:[A-Z_]+=\S* (?:\.\.\. )?)*(?:cadastre|kubectl|systemctl|curl|ip|bridge|wg|nft|crictl|docker|make|mv|etcdctl|cadastre-\w+) .*|echo \$\?)$`)
+// promptLine returns the form of a line with a command in a block without a language.
+func promptLine() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:\$ |# )?((?:[A-Z_]+=\S* (?:\.\.\. )?)*(?:cadastre|kubectl|systemctl|curl|ip|bridge|wg|nft|crictl|docker|make|mv|etcdctl|cadastre-\w+) .*|echo \$\?)$`)
+}
 
 // commands returns the commands of a block. In a fence of a shell each line is one; in an
 // indented block with a prompt or with a command of Cadastre, those lines that begin so.
 func (b block) commands() []command {
 	var all []command
+	prompt := promptLine()
 	shell := b.language == "sh" || b.language == "bash" || b.language == "console"
 	prompted := strings.Contains("\n"+b.text, "\n$ ") || strings.Contains("\n"+b.text, "\n# cadastre ")
 	joined := strings.ReplaceAll(b.text, "\\\n", "\\\x00")

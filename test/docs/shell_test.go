@@ -205,7 +205,7 @@ func TestEveryBlockOfAShellRuns(t *testing.T) {
 func TestCommandsOfPagesAreFound(t *testing.T) {
 	g := NewWithT(t)
 	var all []string
-	for _, b := range blocksOf("a.md", "text\n\n    $ cadastre status   # x\n    ready\n    ip is no command here\n\n    $ curl x\n\ntext\n\n    cadastre leases\n    ADDRESS\n"+
+	for _, b := range blocksOf("a.md", "text\n\n    $ cadastre status   # x\n    ready\n    ip, which only begins so\n\n    $ curl x\n\ntext\n\n    cadastre leases\n    ADDRESS\n"+
 		"\n```sh\nkubectl a \\\n    b\nls\n```\n\n```text\ncadastre x\n```\n\n- item\n      $ not indented alone\n\n    # cadastre accept\n    why cadastre\n") {
 		for _, c := range b.commands() {
 			all = append(all, fmt.Sprintf("%d %s", c.line, c.text))
