@@ -25,10 +25,9 @@ const (
 
 // listing is a set of names in the code that a table of a page must have, and no more.
 type listing struct {
-	page    string
-	columns []string // of the header of the table; the first two decide
-	code    map[string]bool
-	what    string
+	page string
+	code map[string]bool
+	what string
 }
 
 // column returns the names in backquotes of the first n columns of the tables with a header.
