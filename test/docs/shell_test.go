@@ -47,6 +47,7 @@ func notRun() map[string]string {
 		"cadastre uninstall":          "removes files of the machine: test/cni runs it on a node of its own",
 		"cadastre page":               "serves until it is interrupted: test/page opens it in a browser",
 		"cadastre events -f":          "goes on until it is interrupted: test/page and cmd/cadastre follow the stream",
+		"cadastre top":                "is live until it is interrupted: cmd/cadastre tests it",
 		"cadastre node release":       "NAME stands for another node: test/democluster releases one",
 		"cadastre repair":             finding,
 		"cadastre reclaim undo":       "needs a lease that is being reclaimed: test/reclaim undoes one",
