@@ -34,5 +34,5 @@ func ExamplePool() {
 	//   cadastre leases --pool default
 	//       lists the owners of the addresses
 	//   cadastre apply -f FILE
-	//       adds a pool to network default: every node gets a further block (docs/operations.md, "A node is full")
+	//       adds a pool to network default: every node gets a further block (docs/tasks/change-a-pool.md, "A node is full")
 }

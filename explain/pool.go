@@ -240,7 +240,7 @@ func (n *Node) fixFull(t *Tree, pool string) {
 	case n.PodBlocks == "nodeid":
 		t.fix(
 			"cadastre apply -f FILE",
-			"adds a pool to network %s: every node gets a further block (docs/operations.md, "+
+			"adds a pool to network %s: every node gets a further block (docs/tasks/change-a-pool.md, "+
 				"\"A node is full\")",
 			pool,
 		)

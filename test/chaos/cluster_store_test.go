@@ -293,7 +293,7 @@ func TestNewcomerMeetsWhoIsAboutToTell(t *testing.T) {
 	kept(t, was)
 }
 
-// TestOwnerThatIsDrainedGetsAnotherID ends the same story as operations.md does.
+// TestOwnerThatIsDrainedGetsAnotherID ends the same story as docs/tasks/run-a-cluster.md does.
 func TestOwnerThatIsDrainedGetsAnotherID(t *testing.T) {
 	attack.Begin(t, attack.Wipe).Add(1)
 	t.Parallel()

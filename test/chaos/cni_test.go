@@ -44,9 +44,9 @@ func config(socket, ipam, more string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "cadastre-cni", "socket": %q%s}%s}`, socket, ipam, more)
 }
 
-// documentedCodes returns the codes of the table in docs/cni.md.
+// documentedCodes returns the codes of the table in docs/errors.md.
 func documentedCodes(g Gomega) []uint {
-	page, err := os.ReadFile("../../docs/cni.md")
+	page, err := os.ReadFile("../../docs/errors.md")
 	g.Expect(err).NotTo(HaveOccurred())
 	var codes []uint
 	for _, row := range regexp.MustCompile(`(?m)^\| ([0-9]+) \|`).FindAllSubmatch(page, -1) {
@@ -103,7 +103,7 @@ func TestTheCodesOfCNI(t *testing.T) {
 		g.Expect(documented).To(ContainElement(code))
 	}
 	for _, code := range documented {
-		g.Expect(seen[code]).To(BeTrue(), "code %d of docs/cni.md is not shown here", code)
+		g.Expect(seen[code]).To(BeTrue(), "code %d of docs/errors.md is not shown here", code)
 	}
 }
 

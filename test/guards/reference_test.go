@@ -110,7 +110,7 @@ func (a apis) reference(u *universe, docs *docIndex, p publication) string {
 		note := p.differs[s.name]
 		if obj, err := u.Import(p.path); err == nil && note == "" {
 			if found := lookup(obj, strings.Split(s.name, ".")); found != nil {
-				note = cell(doc.Synopsis(docs.text(found)))
+				note = cell(new(doc.Package).Synopsis(docs.text(found)))
 			}
 		}
 		fmt.Fprintf(&text, "| `%s.%s` | `%s` | %s |\n", on, s.name, a.substitute(s.sig), note)

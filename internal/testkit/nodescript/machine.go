@@ -317,6 +317,16 @@ func metricOf(ts *testscript.TestScript, name string) string {
 	return ""
 }
 
+// fenced returns the first block of a language, "" if there is none.
+func fenced(section, language string) string {
+	_, rest, _ := strings.Cut(section, "\n```"+language+"\n")
+	text, _, _ := strings.Cut(rest, "```")
+	return text
+}
+
+// changePoolPage has the examples that scripts run.
+const changePoolPage = "docs/tasks/change-a-pool.md"
+
 // runExample implements the command example: it writes the file that the example names,
 // and runs its commands.
 func runExample(ts *testscript.TestScript, neg bool, args []string) {
@@ -324,30 +334,20 @@ func runExample(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: example HEADING")
 	}
 	m := machineOf(ts)
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	page, err := os.ReadFile(filepath.Join(root, changePoolPage))
 	ts.Check(err)
 	_, section, found := strings.Cut(string(page), "\n## "+args[0]+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	var file, text string
+	file, text := "", fenced(section, "yaml")
+	if name, rest, ok := strings.Cut(text, "\n"); ok {
+		file, text = strings.TrimPrefix(name, "# "), rest
+	}
 	var commands [][]string
-	for line := range strings.Lines(section) {
-		code, indented := strings.CutPrefix(line, "    ")
-		name, isFile := strings.CutPrefix(code, "# ")
-		switch {
-		case !indented:
-		case isFile && file == "":
-			file = strings.TrimSpace(name)
-		case strings.HasPrefix(code, "cadastre "):
-			commands = append(
-				commands,
-				strings.Fields(strings.ReplaceAll(code, "/run/cadastre/agent.sock", m.Socket())),
-			)
-		case file != "":
-			text += code
-		}
+	for line := range strings.Lines(fenced(section, "sh")) {
+		commands = append(commands, strings.Fields(strings.ReplaceAll(line, "/run/cadastre/agent.sock", m.Socket())))
 	}
 	if !found || text == "" || len(commands) == 0 {
-		ts.Fatalf("docs/operations.md has no example with a file and commands below %q", args[0])
+		ts.Fatalf("%s has no example with a file and commands below %q", changePoolPage, args[0])
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(file), []byte(text), 0o600))
 	for _, c := range commands {

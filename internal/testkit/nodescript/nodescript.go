@@ -16,7 +16,7 @@
 //	eventually PATTERN PROGRAM ... run a program until it succeeds and its output matches
 //	metric NAME VALUE              check a metric of the agent
 //	below NAME VALUE               check that a metric is below a value
-//	example HEADING                run the example below a heading of docs/operations.md
+//	example HEADING                run the example below a heading of docs/tasks/change-a-pool.md
 //	page FILE                      run every "$ cadastre" of a page, and compare its output with the page's
 //	node up                        make the network namespace of a node, and a container runtime
 //	node add|forget|lose|end NAME  add a pod; end its sandbox and namespace, its namespace, or its sandbox, without DEL

@@ -5,8 +5,8 @@ package cni
 
 import "fmt"
 
-// Codes of the specification, and Cadastre's own from 100 on. docs/cni.md has the same
-// table for administrators.
+// Codes of the specification, and Cadastre's own from 100 on. docs/errors.md has the
+// causes and cures.
 const (
 	CodeVersion       = 1
 	CodeUnsupported   = 2
