@@ -153,7 +153,7 @@ func (l *Ledger) expirePendingOf(p *pool, now time.Duration) {
 		l.dirty[leaseKey(p.Name, x.addr)] = struct{}{}
 		l.expired++
 		l.opt.Log.Info("pending lease was not confirmed in time: it is released",
-			"pool", p.Name, "address", x.addr, "key", x.key, "after", t.After)
+			append(DecisionOn([]Lease{x.value()}, x.reason).Attributes(), "after", t.After)...)
 		l.sweep(x.block)
 		l.wakeRun()
 	}

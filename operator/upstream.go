@@ -173,11 +173,12 @@ type note struct {
 }
 
 func (n note) log(log *slog.Logger) {
-	what := "a flag is not used as " + upstreamProgram + " uses it"
+	flag := "--" + n.flag + "=" + n.value
 	if n.ofCloud {
-		what = "a flag of a cloud has no effect"
+		log.Info("a flag of a cloud has no effect", "flag", flag, "reason", n.reason)
+		return
 	}
-	log.Info(what, "flag", "--"+n.flag+"="+n.value, "reason", n.reason)
+	log.Info("a flag is not used as "+upstreamProgram+" uses it", "flag", flag, "reason", n.reason)
 }
 
 // ignoredNotes returns a note for each given flag of upstream that has no effect.

@@ -147,6 +147,6 @@ func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) 
 
 // logged logs the detail of a published error, whose text has no room for it.
 func (ds *DataStore) logged(e *Error) error {
-	ds.opt.Log.Debug(e.Detail())
+	ds.opt.Log.Debug("a request is refused", "error", e.Detail())
 	return e
 }

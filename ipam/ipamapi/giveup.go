@@ -159,7 +159,7 @@ func (d *Driver) pend(ctx context.Context, p *pool, g *GivenUp, why string) erro
 		return nil
 	}
 	d.log.Warn("no network of the engine has the pool: it is given up unless this is undone",
-		"pool", p.key, "requests", g.Requests, "evidence", g.Evidence, "undo for", d.config.Undo)
+		"pool", p.key, "requests", g.Requests, "evidence", g.Evidence, "undoFor", d.config.Undo)
 	return nil
 }
 

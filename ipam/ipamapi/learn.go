@@ -59,7 +59,7 @@ func (d *Driver) learnAtStart(ctx context.Context) error {
 		d.fresh = false // the administrator says that there is nothing to read
 	}
 	d.log.Warn("the engine's networks cannot be read: pools that are not on record get no addresses",
-		"new database", d.fresh, "error", err)
+		"newDatabase", d.fresh, "error", err)
 	return nil
 }
 

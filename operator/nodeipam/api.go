@@ -230,7 +230,7 @@ func (c *Controller) Start(nodeInformer informers.NodeInformer) error {
 	go func() {
 		defer close(c.done)
 		if err := c.allocator.run(ctx, nodeInformer, made); err != nil {
-			c.allocator.log.Error("the IPAM controller has ended", "err", err)
+			c.allocator.log.Error("the IPAM controller has ended", "error", err)
 		}
 	}()
 	return nil

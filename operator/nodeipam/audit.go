@@ -33,7 +33,7 @@ func (a *Allocator) audit() {
 	}
 	nodes, err := a.lister.List(labels.Everything())
 	if err != nil {
-		a.log.Error("the nodes could not be listed", "err", err)
+		a.log.Error("the nodes could not be listed", "error", err)
 	}
 	for _, node := range nodes {
 		if !hasPodCIDRs(node) || hasProblem(node) {

@@ -80,7 +80,7 @@ func (a *Allocator) occupyIntents(nodes []v1.Node) {
 		}
 		if err := a.checkOffer(ownerOf(node), intent); err != nil {
 			a.log.Warn("what a node is about to get is not an offer of this operator, and is not respected",
-				"node", node.Name, "annotation", IntentAnnotation, "err", err)
+				"node", node.Name, "annotation", IntentAnnotation, "error", err)
 			continue
 		}
 		offers[ownerOf(node)] = intent

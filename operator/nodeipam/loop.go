@@ -39,7 +39,7 @@ func (a *Allocator) Run(stopCh <-chan struct{}) {
 		}
 	})
 	if err := a.RunContext(ctx); err != nil {
-		a.log.Error("node CIDRs are not assigned any more", "err", err)
+		a.log.Error("node CIDRs are not assigned any more", "error", err)
 	}
 	cancel()
 	stop.Wait()
@@ -99,7 +99,7 @@ func (a *Allocator) start(ctx context.Context) error {
 		if err == nil || errors.Is(err, ErrDeposed) {
 			return err
 		}
-		a.log.Error("node CIDRs cannot be assigned yet", "err", err)
+		a.log.Error("node CIDRs cannot be assigned yet", "error", err)
 		if runner.Wait(ctx, policy.After(failures)) != nil {
 			return nil //nolint:nilerr // the context has ended
 		}
@@ -185,14 +185,14 @@ func (a *Allocator) process(ctx context.Context, name string) error {
 	var full *blocks.Exhausted
 	switch {
 	case errors.Is(err, ErrQuarantined), errors.Is(err, ErrMode): // it is reported to the node
-		a.log.Debug("the node is left as it is", "node", name, "err", err)
+		a.log.Debug("the node is left as it is", "node", name, "error", err)
 	case errors.As(err, &full):
-		a.log.Debug("the node has to wait for a free CIDR", "node", name, "err", err)
+		a.log.Debug("the node has to wait for a free CIDR", "node", name, "error", err)
 		if !full.Next.IsZero() {
 			wait = min(wait, max(0, full.Next.Sub(a.deps.Now())))
 		}
 	case err != nil:
-		a.log.Warn("the node could not be synchronized", "node", name, "err", err, "again", wait)
+		a.log.Warn("the node could not be synchronized", "node", name, "error", err, "in", wait)
 	}
 	if again {
 		a.queue.Add(name, "", wait)

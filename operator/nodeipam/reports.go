@@ -110,7 +110,7 @@ func (r *reports) unserved(ctx context.Context, node *v1.Node, err error) {
 	r.exhausted = true
 	r.mu.Unlock()
 	if !told {
-		r.log.Error("node CIDRs are exhausted; nodes have to wait", "node", node.Name, "err", err)
+		r.log.Error("node CIDRs are exhausted; nodes have to wait", "node", node.Name, "error", err)
 		r.event(node, ReasonNotAvailable, message)
 	}
 	r.condition(
@@ -191,7 +191,7 @@ func (r *reports) vanished(name string) {
 // nothing else.
 func (r *reports) condition(ctx context.Context, node *v1.Node, c v1.NodeCondition) {
 	if err := r.setCondition(ctx, node, c); err != nil {
-		r.log.Warn("a condition could not be written", "node", node.Name, "condition", c.Type, "err", err)
+		r.log.Warn("a condition could not be written", "node", node.Name, "condition", c.Type, "error", err)
 	}
 }
 

@@ -121,8 +121,7 @@ func (i *IPAM) deletePod(ev *podmanager.DeletePod) (string, error) {
 	if err != nil || len(leases) == 0 {
 		return "", err
 	}
-	ev.Freed = each(leases, func(l ledger.Lease) netip.Addr { return l.Addr })
-	ev.Pod = kv.PodID{Namespace: leases[0].Pod.Namespace, Name: leases[0].Pod.Name}
+	ev.Release(leases)
 	return fmt.Sprintf("released %v", ev.Freed), nil
 }
 

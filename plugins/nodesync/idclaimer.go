@@ -312,7 +312,7 @@ func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 	who.twins = k.twins
 	if k.inUse() && who.Pinned != 0 && who.Pinned != want.ID {
 		k.deps.Log.Warn("cadastre.nodeID asks for another node ID, which the next start will claim",
-			"nodeID", want.ID, "asked for", who.Pinned)
+			"nodeID", want.ID, "wanted", who.Pinned)
 		who.Pinned = 0 // or what is in use here would be released
 	}
 	if want.ID == 0 {

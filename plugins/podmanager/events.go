@@ -122,6 +122,7 @@ type DeletePod struct {
 
 	Freed   []netip.Addr // set by ipam
 	Pod     kv.PodID     // of the lease that was freed; set by ipam
+	pool    string       // likewise
 	span    trace.Span   // of the request; nil: it is not traced
 	wanted  func() bool  // reports whether to do it at all; nil: always
 	ended   func()       // called from Done, or if the loop does not take the event; may be nil
@@ -138,6 +139,13 @@ func (ev *DeletePod) Void() bool {
 		ev.decided, ev.void = true, ev.wanted != nil && !ev.wanted()
 	}
 	return ev.void
+}
+
+// Release notes the leases that the event has released; none: it is repeated.
+func (ev *DeletePod) Release(leases []ledger.Lease) {
+	d := ledger.DecisionOn(leases, ev.Reason)
+	ev.Freed, ev.pool = d.Addresses, d.Pool
+	ev.Pod = kv.PodID{Namespace: d.Pod.Namespace, Name: d.Pod.Name}
 }
 
 // GetName returns "Delete Pod".

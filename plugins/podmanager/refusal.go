@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
@@ -66,9 +67,14 @@ func (p *PodManager) refuse(req cni.Request, err error, answer *cni.Error) {
 	if !due {
 		return
 	}
-	p.Log.Warn("CNI request refused",
-		"command", req.Command, "network", req.Network, "container", req.ContainerID, "if", req.IfName,
-		"pod", req.Pod.Namespace+"/"+req.Pod.Name, "code", answer.Code, "error", answer.Msg, "repetitions", unreported)
+	wanted, _ := parseWanted(req.Wanted) // the error of a bad one is that of the answer
+	p.Log.Warn("CNI request refused", append(ledger.Decision{
+		Pool:      cmp.Or(req.Pool, cni.DefaultPool),
+		Addresses: wanted,
+		Pod:       ledger.Pod{Namespace: req.Pod.Namespace, Name: req.Pod.Name},
+		Key:       ledger.Key{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName},
+		Reason:    string(reason),
+	}.Attributes(), "command", req.Command, "code", answer.Code, "error", answer.Msg, "repetitions", unreported)...)
 	ended := errors.Is(err, errCancelled) || errors.Is(err, context.Canceled) // its caller has gone
 	if p.Refused == nil || req.Command != "ADD" || req.Pod.Name == "" || req.Pod.Namespace == "" || ended {
 		return

@@ -137,8 +137,12 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 		return cni.Reply{}, err
 	}
 	if ev.Fresh {
-		p.Log.Info("leased", "addresses", ev.Addresses, "pod", ev.Pod.String(),
-			"network", key.Network, "container", key.ContainerID, "if", key.IfName)
+		p.Log.Info("leased", ledger.Decision{
+			Pool:      ev.Pool,
+			Addresses: ev.addrs(),
+			Pod:       ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name},
+			Key:       key,
+		}.Attributes()...)
 	}
 	if p.Reclaims != nil {
 		p.Reclaims.Claimed(key)
@@ -241,7 +245,7 @@ func (p *PodManager) releaseEarly(ctx context.Context, ev *DeletePod) (bool, err
 		if err != nil {
 			return true, err
 		}
-		ev.Freed = addrs(freed)
+		ev.Release(freed)
 	}
 	return p.Unsynced(), nil
 }
@@ -280,8 +284,13 @@ func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
 
 func (p *PodManager) logReleased(ev *DeletePod, err error) {
 	if err == nil && len(ev.Freed) > 0 {
-		p.Log.Info("released", "addresses", ev.Freed,
-			"network", ev.Key.Network, "container", ev.Key.ContainerID, "if", ev.Key.IfName)
+		p.Log.Info("released", ledger.Decision{
+			Pool:      ev.pool,
+			Addresses: ev.Freed,
+			Pod:       ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name},
+			Key:       ev.Key,
+			Reason:    ev.Reason,
+		}.Attributes()...)
 	}
 }
 

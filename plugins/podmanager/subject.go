@@ -13,16 +13,22 @@ import (
 
 // Subject returns the pod with its addresses: those that it got, or those that it wanted.
 func (ev *AddPod) Subject() controller.Subject {
-	all := make([]netip.Addr, 0, len(ev.Addresses))
-	for _, p := range ev.Addresses {
-		all = append(all, p.Addr())
-	}
+	all := ev.addrs()
 	if len(all) == 0 {
 		all = ev.Wanted
 	}
 	s := subjectOf(ev.Pod, ev.Key, all)
 	s.Pool = ev.Pool
 	return s
+}
+
+// addrs returns the addresses that the pod got.
+func (ev *AddPod) addrs() []netip.Addr {
+	all := make([]netip.Addr, 0, len(ev.Addresses))
+	for _, p := range ev.Addresses {
+		all = append(all, p.Addr())
+	}
+	return all
 }
 
 // Subject returns the pod, if it had a lease, with the addresses that were freed.

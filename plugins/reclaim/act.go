@@ -84,10 +84,7 @@ func addrs(leases []ledger.Lease) (all []netip.Addr) {
 
 // attributes returns the attributes of a log line about an attachment.
 func attributes(a *Assessment, more ...any) []any {
-	l := a.Leases[0]
-	return append([]any{
-		"addresses", addrs(a.Leases), "pool", l.Pool, "key", l.Key.String(), "pod", l.Pod.String(), "reason", a.Reason,
-	}, more...)
+	return append(ledger.DecisionOn(a.Leases, a.Reason).Attributes(), more...)
 }
 
 // actOnUnleased quarantines addresses that are in use without a lease, and ends the

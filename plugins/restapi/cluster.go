@@ -42,7 +42,7 @@ func (p *RESTAPI) releaseNode(w http.ResponseWriter, r *http.Request) {
 		writeError(w, statusOf(err, http.StatusInternalServerError), err)
 		return
 	}
-	p.Log.Info("node ID released by hand", "node", req.Name, "id", reply.ID, "force", req.Force)
+	p.Log.Info("node ID released by hand", "node", req.Name, "nodeID", reply.ID, "force", req.Force)
 	_ = writeJSON(w, http.StatusOK, reply)
 }
 

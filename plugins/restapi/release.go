@@ -46,8 +46,7 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 				reply.Skipped = append(reply.Skipped, l.Addr.String()+": "+err.Error())
 				continue
 			}
-			p.Log.Info("released by hand",
-				"address", l.Addr, "pool", l.Pool, "key", l.Key.String(), "pod", l.Pod.String())
+			p.Log.Info("released by hand", ledger.DecisionOn([]ledger.Lease{l}, l.Reason).Attributes()...)
 		}
 		reply.Leases = append(reply.Leases, leaseOf(l))
 	}

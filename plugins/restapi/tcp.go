@@ -78,7 +78,7 @@ func (p *RESTAPI) open(ctx context.Context, e endpoint) (net.Listener, error) {
 			err = fmt.Errorf("cadastre.%s %s: %w", e.key, e.tcp.Address, err)
 		}
 		if p.unheard.note(e.key, err) && err != nil {
-			p.Log.Warn("a listener is not open, and is tried again", "err", err, "every", listenAgain)
+			p.Log.Warn("a listener is not open, and is tried again", "error", err, "every", listenAgain)
 		}
 		if err == nil {
 			return l, nil

@@ -134,7 +134,7 @@ func (f *forwarding) warnAdvertised() {
 		setting := "net.ipv6.conf." + l.name + ".accept_ra"
 		if have, err := readSetting(setting); err == nil && have != "2" {
 			f.log.Warn("the default route of IPv6 will expire, because forwarding is turned on",
-				"link", l.name, "to keep it", fmt.Sprintf("sysctl -w %s=2", setting))
+				"link", l.name, "fix", fmt.Sprintf("sysctl -w %s=2", setting))
 		}
 	})
 }

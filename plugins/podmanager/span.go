@@ -12,33 +12,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
-
-// decision holds what was decided about the addresses of an attachment. Its log line and the
-// span of its request have the same content.
-type decision struct {
-	pool      string
-	addresses []netip.Addr
-	pod       kv.PodID
-	key       ledger.Key
-	reason    string
-}
-
-// attributes returns the keys and values of the log line of a decision: the same keys for
-// each of them, in the same order. docs/logs.md lists them.
-func (d decision) attributes() []any {
-	pod := ""
-	if d.pod.Name != "" {
-		pod = d.pod.String()
-	}
-	return []any{
-		"pool", d.pool, "addresses", d.addresses, "pod", pod,
-		"network", d.key.Network, "container", d.key.ContainerID, "if", d.key.IfName, "reason", d.reason,
-	}
-}
 
 // recorded returns the span of a request, nil if it is not traced.
 func recorded(ctx context.Context) trace.Span {
