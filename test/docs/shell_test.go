@@ -37,6 +37,7 @@ func notRun() map[string]string {
 		"docker":                      engine,
 		"make":                        long,
 		"CADASTRE_PLOTS":              long,
+		"helm":                        "needs a cluster: make e2e-chart installs, upgrades and rolls back the charts",
 		"systemctl":                   "needs systemd and installed units",
 		"crictl":                      "is a program of another project, and needs a container runtime",
 		"sysctl":                      "changes the machine: test/migration takes these steps on a node of its own",
