@@ -15,12 +15,12 @@ import (
 // slow is a Committer that takes three seconds.
 type slow struct{}
 
-func (slow) Commit(context.Context) error { time.Sleep(3 * time.Second); return nil }
+func (slow) Commit(context.Context) error { <-time.After(3 * time.Second); return nil }
 func (slow) Undo()                        {}
 
 func TestTheRecordHasTheTimesOfTheCommits(t *testing.T) {
 	loopWith(t, nil, func(d *Deps) { d.Committers = []Committer{slow{}} }, func(g Gomega, r *rig) {
-		r.sink.Fault = func(Transaction) error { time.Sleep(5 * time.Second); return nil }
+		r.sink.Fault = func(Transaction) error { <-time.After(5 * time.Second); return nil }
 		r.a.update["x"] = func(txn UpdateOperations) error { txn.Put("k", wrapperspb.Bool(true)); return nil }
 		r.sync()
 		r.wait(time.Minute)
