@@ -41,13 +41,13 @@ func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
 	if p.deps.Uptime() < p.exhausted[f] {
 		return nil
 	}
-	if p.isUnschedulable(ctx) && p.store.GetIPStats(f).Total > 0 {
-		p.setShortage(f, "the node is unschedulable: the cloud is asked again after kubectl uncordon")
-		return nil
-	}
 	full := map[string]bool{} // interfaces and subnets
 	var why error
 	for n := p.short(f); n > 0; n = p.short(f) {
+		if p.isUnschedulable(ctx) && p.store.GetIPStats(f).Total > 0 {
+			p.setShortage(f, "the node is unschedulable: the cloud is asked again after kubectl uncordon")
+			return nil
+		}
 		total := p.store.GetIPStats(f).Total
 		got, err := p.assign(ctx, f, n, full)
 		useless := got > 0 && err == nil && p.store.GetIPStats(f).Total == total
