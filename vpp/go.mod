@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/cadastre/cadastre v0.0.0-00010101000000-000000000000
-	github.com/containernetworking/cni v1.3.0
 	github.com/onsi/gomega v1.44.0
 	github.com/safchain/ethtool v0.6.2
 	github.com/sirupsen/logrus v1.9.4
@@ -21,6 +20,7 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/containerd/errdefs v1.0.0 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
+	github.com/containernetworking/cni v1.3.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
