@@ -177,7 +177,7 @@ func TestEventsThatAreNotProcessedHaveASpanToo(t *testing.T) {
 	crowded(t, nil, func(g Gomega, c *crowd) {
 		s := newSpans(g)
 		late := s.follow(c.adds("late"))[0].(followed)
-		late.event.deadline = time.Now().Add(-time.Second)
+		late.deadline = time.Now().Add(-time.Second)
 		c.push(expiringFollowed{late})
 		s.end()
 		g.Expect(s.of("late", "event late")[0].Status().Description).To(ContainSubstring(ErrExpired.Error()))

@@ -461,7 +461,10 @@ func (i *IPAM) PoolUses() (uses []*kv.PoolUse) {
 			use.Leases += leases
 			if len(use.Blocks) < kv.MaxBlockUses {
 				draining := b.State == ledger.Draining
-				use.Blocks = append(use.Blocks, &kv.BlockUse{Prefix: b.Block.String(), Leases: leases, Draining: draining})
+				use.Blocks = append(
+					use.Blocks,
+					&kv.BlockUse{Prefix: b.Block.String(), Leases: leases, Draining: draining},
+				)
 			}
 		}
 		uses = append(uses, use)

@@ -99,7 +99,10 @@ func TestMetricsAreScraped(t *testing.T) {
 		n.configure(g, fmt.Sprintf("listen: %q, cert: %%s/cert.pem, key: %%s/key.pem, clientCA: %%s/cert.pem", address))
 		n.start(t)
 		config := n.trusting(g)
-		scrape := func() error { _, _, err := newScraper("https://"+address, config).get(localapi.PathMetrics); return err }
+		scrape := func() error {
+			_, _, err := newScraper("https://"+address, config).get(localapi.PathMetrics)
+			return err
+		}
 		g.Eventually(scrape, patience, 20*time.Millisecond).Should(MatchError(ContainSubstring("certificate required")))
 		own, err := tls.LoadX509KeyPair(filepath.Join(n.dir, "cert.pem"), filepath.Join(n.dir, "key.pem"))
 		g.Expect(err).NotTo(HaveOccurred())
