@@ -28,8 +28,8 @@ func (r room) stem(g build.Group, arch string) string {
 	return name + "_" + r.source.Version + "_linux_" + arch
 }
 
-// archives writes an archive of programs for each group and architecture, and one of the
-// manifests.
+// archives writes an archive of programs for each group and architecture, one of the
+// manifests, and the Helm charts as "helm install" takes them.
 func (r room) archives(context.Context) error {
 	for _, arch := range r.arches {
 		for _, g := range r.groups {
@@ -48,7 +48,21 @@ func (r room) archives(context.Context) error {
 	if err != nil {
 		return err
 	}
-	return archive.WriteFile(r.file("%s.tar.gz", stem), entries, r.source.Time)
+	if err := archive.WriteFile(r.file("%s.tar.gz", stem), entries, r.source.Time); err != nil {
+		return err
+	}
+	for _, name := range []string{"cadastre", "cadastre-crds"} {
+		if entries, err = r.tree("charts/"+name, name); err == nil {
+			err = replace(entries, "Chart.yaml", "ersion: "+version.Next, "ersion: "+r.source.Version)
+		}
+		if err == nil {
+			err = archive.WriteFile(r.file("%s-%s.tgz", name, r.source.Version), entries, r.source.Time)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // manifests lists the files of k8s/. The tags of images become those of the release.
@@ -57,18 +71,24 @@ func (r room) manifests(stem string) ([]archive.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	err = replace(entries, "kustomization.yaml", "newTag: "+version.Next, "newTag: "+r.source.Version)
+	return entries, err
+}
+
+// replace changes a text in all files of a name.
+func replace(entries []archive.Entry, name, from, to string) error {
 	for i, e := range entries {
-		if path.Base(e.Name) != "kustomization.yaml" {
+		if path.Base(e.Name) != name {
 			continue
 		}
 		text, err := os.ReadFile(e.Path)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		tagged := strings.ReplaceAll(string(text), "newTag: "+version.Next, "newTag: "+r.source.Version)
-		entries[i] = archive.Entry{Name: e.Name, Mode: e.Mode, Data: []byte(tagged)}
+		changed := strings.ReplaceAll(string(text), from, to)
+		entries[i] = archive.Entry{Name: e.Name, Mode: e.Mode, Data: []byte(changed)}
 	}
-	return entries, nil
+	return nil
 }
 
 // contents lists the entries of a group's archive, below the folder stem.

@@ -136,7 +136,7 @@ func release(ctx context.Context, opt options, getenv func(string) string, stdou
 	steps := []func(context.Context) error{r.build, r.images}
 	if opt.verb == verbAll {
 		steps = slices.Concat([]func(context.Context) error{r.notes}, steps)
-		steps = append(steps, r.archives, r.packages, r.bills, r.sums, r.provenance)
+		steps = append(steps, r.archives, r.packages, r.bills, r.sums, r.krew, r.provenance)
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {

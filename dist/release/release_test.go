@@ -121,6 +121,7 @@ func TestRelease(t *testing.T) {
 	t.Run("sums", r.testSums)
 	t.Run("archive", r.testArchive)
 	t.Run("manifests", r.testManifests)
+	t.Run("charts", r.testCharts)
 	t.Run("sbom", r.testSBOM)
 	t.Run("provenance", r.testProvenance)
 	t.Run("images", r.testImages)
@@ -200,7 +201,7 @@ func (r made) names(g Gomega) (all []string) {
 
 func (r made) testSums(t *testing.T) {
 	g := NewWithT(t)
-	g.Expect(r.names(g)).To(ConsistOf("SHA256SUMS", "NOTES.md", "cadastre_9.8.7_linux_ARCH.tar.gz", "cadastre_9.8.7_linux_ARCH.spdx.json", "cadastre_9.8.7_kubernetes.tar.gz",
+	g.Expect(r.names(g)).To(ConsistOf("SHA256SUMS", "NOTES.md", "cadastre_9.8.7_linux_ARCH.tar.gz", "cadastre_9.8.7_linux_ARCH.spdx.json", "cadastre_9.8.7_kubernetes.tar.gz", "cadastre-9.8.7.tgz", "cadastre-crds-9.8.7.tgz",
 		"cadastre-agent_9.8.7.oci.tar", "cadastre-cni_9.8.7.oci.tar", "cadastre-operator_9.8.7.oci.tar", "cadastre_9.8.7_ARCH.deb", "cadastre-cni_9.8.7_ARCH.deb",
 		"cadastre_9.8.7.intoto.json"))
 	g.Expect(string(r.file(g, notesName))).To(And(HavePrefix("### Added\n"), Not(ContainSubstring("\n## "))))
@@ -306,6 +307,19 @@ func (r made) testManifests(t *testing.T) {
 		}
 	}
 	g.Expect(tags).To(BeNumerically(">", 20))
+}
+
+// testCharts: Helm's packages have the version of the release.
+func (r made) testCharts(t *testing.T) {
+	for _, name := range []string{"cadastre", "cadastre-crds"} {
+		g := NewWithT(t)
+		z, err := gzip.NewReader(bytes.NewReader(r.file(g, name+"-"+tag+".tgz")))
+		g.Expect(err).NotTo(HaveOccurred())
+		all := untar(g, z)
+		g.Expect(all).To(HaveKey(HavePrefix(name + "/templates/")))
+		g.Expect(string(all[name+"/Chart.yaml"].data)).To(And(
+			ContainSubstring("\nname: "+name+"\n"), ContainSubstring("\nversion: "+tag+"\n"), ContainSubstring("\nappVersion: "+tag+"\n")))
+	}
 }
 
 // testSBOM: each program has its checksum, and the modules that Go says it has.

@@ -100,13 +100,13 @@ func (e Entry) write(t *tar.Writer, at time.Time) error {
 	return err
 }
 
-// WriteFile writes the entries into a file, which is compressed if its name ends in .gz.
+// WriteFile writes the entries into a file, which is compressed if its name ends in .gz or .tgz.
 func WriteFile(file string, entries []Entry, at time.Time) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	err = write(f, strings.HasSuffix(file, ".gz"), entries, at)
+	err = write(f, strings.HasSuffix(file, "gz"), entries, at)
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
