@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -62,7 +63,7 @@ func (s *supervisor) listen(name string) *os.File {
 func (s *supervisor) start(pid, names string, files ...*os.File) (end func(), log *bytes.Buffer) {
 	args := []string{"-c", "LISTEN_PID=" + pid + ` exec "$@"`, "agent"}
 	if setpriv, err := exec.LookPath("setpriv"); err == nil && os.Geteuid() == 0 { // what the unit leaves of root
-		args = append(args, setpriv, "--inh-caps=-all", "--bounding-set=-all,+net_admin", "--no-new-privs")
+		args = append(args, setpriv, "--inh-caps=-all", "--bounding-set="+capabilities(s.Gomega), "--no-new-privs")
 	}
 	cmd := exec.Command("sh", append(args, s.agent, "--config="+s.path("conf"), "--state-dir="+s.path("state"), "--run-dir="+s.path("run"), "--node-name=node-1")...)
 	log = new(bytes.Buffer)
@@ -77,6 +78,15 @@ func (s *supervisor) start(pid, names string, files ...*os.File) (end func(), lo
 		s.Expect(late.Stop()).To(BeTrue(), "the agent does not end: %s", log)
 		s.Expect(err).NotTo(HaveOccurred(), "%s", log)
 	}, log
+}
+
+// capabilities returns what the unit leaves of root's, as setpriv takes it.
+func capabilities(g Gomega) string {
+	all := "-all"
+	for name := range strings.FieldsSeq(read(g, service).one(g, "Service.CapabilityBoundingSet")) {
+		all += ",+" + strings.ToLower(strings.TrimPrefix(name, "CAP_"))
+	}
+	return all
 }
 
 // ask asks what an engine asks first; the socket's queue holds it until
