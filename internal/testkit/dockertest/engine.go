@@ -64,6 +64,19 @@ func (e *Engine) path(name string) string { return filepath.Join(e.dir, name) }
 // Plugins returns the folder in which the engine looks for the sockets of plugins.
 func (e *Engine) Plugins() string { return e.path("run/docker/plugins") }
 
+// Data returns the folder of the engine's data.
+func (e *Engine) Data() string { return e.path("data") }
+
+// Environment returns the variables with which docker speaks to this engine.
+func (e *Engine) Environment() []string {
+	return []string{
+		"DOCKER_HOST=" + e.Endpoint(),
+		"DOCKER_CONFIG=" + e.path("config"),
+		"DOCKER_CONTEXT=",
+		"DOCKER_API_VERSION=",
+	}
+}
+
 // Endpoint returns the address of the engine's API.
 func (e *Engine) Endpoint() string { return "unix://" + e.path("run/docker.sock") }
 
@@ -162,8 +175,7 @@ func (e *Engine) Try(args ...string) (string, error) { return e.feed(nil, args..
 func (e *Engine) feed(stdin io.Reader, args ...string) (string, error) {
 	cmd := exec.Command("docker", args...)
 	cmd.Stdin = stdin
-	cmd.Env = append(os.Environ(),
-		"DOCKER_HOST="+e.Endpoint(), "DOCKER_CONFIG="+e.path("config"), "DOCKER_CONTEXT=", "DOCKER_API_VERSION=")
+	cmd.Env = append(os.Environ(), e.Environment()...)
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
