@@ -127,6 +127,8 @@ func TestRelease(t *testing.T) {
 	t.Run("images", r.testImages)
 	t.Run("docker", r.testDocker)
 	t.Run("deb", r.testDeb)
+	t.Run("install on a bare machine", r.testBareMachine)
+	t.Run("install for Docker", r.testDockerPage)
 	t.Run("again", func(t *testing.T) {
 		other := filepath.Join(t.TempDir(), "somewhere", "else")
 		checkout(t, other)
