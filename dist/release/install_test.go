@@ -107,6 +107,7 @@ case "$*" in
 	echo $! >/run/agent.pid
 	for i in $(seq 1200); do
 		cadastre status --ready >/dev/null 2>&1 && exit
+		readlink "/proc/$!/exe" >/dev/null || break
 		sleep 0.05
 	done
 	cat /tmp/agent.log
