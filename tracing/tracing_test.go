@@ -96,7 +96,9 @@ func TestSampling(t *testing.T) {
 		}
 		r.Expect(sampled).To(BeNumerically("~", part*count, 1))
 		r.Expect(r.request("00-4bf92f3577b34da6ffffffffffffffff-00f067aa0ba902b7-01")).To(BeTrue(), "its sender records it")
-		r.Expect(r.request("not a traceparent")).To(Equal(part == 1), "a trace of its own")
+		if own := r.request("not a traceparent"); part == 0 || part == 1 { // a trace of its own has a random ID
+			r.Expect(own).To(Equal(part == 1))
+		}
 		r.Expect(r.tracer.Shutdown(t.Context())).To(Succeed())
 	}
 }
