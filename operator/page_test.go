@@ -41,6 +41,13 @@ import (
 // pageOf returns an operator whose store has one pool and 1000 nodes.
 func pageOf(t *testing.T, g Gomega) *operator {
 	t.Helper()
+	pod := podOn("worker-0005", "web", "10.0.5.9")
+	return pageWith(t, g, fake.NewSimpleClientset(pod)) //nolint:staticcheck // see client
+}
+
+// pageWith returns the same with an API server.
+func pageWith(t *testing.T, g Gomega, kube kubernetes.Interface) *operator {
+	t.Helper()
 	store := mem.New()
 	t.Cleanup(func() { g.Expect(store.Close()).To(Succeed()) })
 	put := func(key string, m proto.Message) {
@@ -60,8 +67,7 @@ func pageOf(t *testing.T, g Gomega) *operator {
 			Id: id, Instance: instance, At: 1, Pools: []*kv.PoolUse{{Pool: "default", Generation: 1, Open: true, Leases: 250}},
 		})
 	}
-	p := &operator{store: store, decisions: newDecisions(time.Now)}
-	p.clients.kube = fake.NewSimpleClientset(podOn("worker-0005", "web", "10.0.5.9")) //nolint:staticcheck // see client
+	p := &operator{store: store, decisions: newDecisions(time.Now), clients: clients{kube: kube}}
 	p.page = p.newPage()
 	p.page.status = func() localapi.OperatorStatus { return localapi.OperatorStatus{Leading: true, Ready: true} }
 	ctx, cancel := context.WithCancel(t.Context())
@@ -212,24 +218,13 @@ func TestPodsAndContainersOfTheClusterAreFound(t *testing.T) {
 // TestAnAPIServerThatRefusesPodsIsNamed has no Pods: the page says why.
 func TestAnAPIServerThatRefusesPodsIsNamed(t *testing.T) {
 	g := NewWithT(t)
-	p := pageOf(t, g)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 	}))
 	t.Cleanup(server.Close)
 	refused, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
 	g.Expect(err).NotTo(HaveOccurred())
-	p.page.objects = newPageObjects(clients{kube: refused}, false)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.page.objects.Run(ctx)
-	}()
-	defer func() {
-		cancel()
-		<-ended
-	}()
+	p := pageWith(t, g, refused)
 	g.Eventually(func() string {
 		return askPage(p, "http://127.0.0.1/v1/map/search?q=web").Body.String()
 	}, time.Minute).Should(ContainSubstring("Pods are not searched: the API server does not list them"))

@@ -36,11 +36,11 @@ type tracingAgent struct {
 }
 
 // newTracingAgent serves; without calls it is of a release that does not know them, and without
-// traces it traces nothing.
-func newTracingAgent(t *testing.T, calls, traces bool) *tracingAgent {
+// traces it traces nothing. refusal is its answer to each request, nil: it serves.
+func newTracingAgent(t *testing.T, calls, traces bool, refusal error) *tracingAgent {
 	t.Helper()
 	g := NewWithT(t)
-	a := &tracingAgent{socket: filepath.Join(runDir(t), "agent.sock"), pods: &pods{}}
+	a := &tracingAgent{socket: filepath.Join(runDir(t), "agent.sock"), pods: &pods{err: refusal}}
 	remote, err := net.Listen("tcp", "127.0.0.1:0")
 	g.Expect(err).NotTo(HaveOccurred())
 	a.collector = otlptest.New(remote)
@@ -96,8 +96,7 @@ func TestTheProcessIsTheRootOfTheTrace(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(name, ", calls ", calls), func(t *testing.T) {
 				g := NewWithT(t)
-				a := newTracingAgent(t, calls, true)
-				a.pods.err = c.err
+				a := newTracingAgent(t, calls, true, c.err)
 				o := call(g, env(c.command), conf(a.socket, ""))
 				g.Expect(o.exit).To(Equal(c.exit), o.out)
 				var byName map[string]otlptest.Span
@@ -130,11 +129,11 @@ func TestTheProcessIsTheRootOfTheTrace(t *testing.T) {
 
 func TestAProcessThatIsNotTracedTellsNothing(t *testing.T) {
 	g := NewWithT(t)
-	a := newTracingAgent(t, true, false)
+	a := newTracingAgent(t, true, false, nil)
 	call(g, env("ADD"), conf(a.socket, ""))
 	g.Expect(a.paths()).To(HaveExactElements(HavePrefix(cni.PathCall + " 00-")))
 
-	a = newTracingAgent(t, true, true)
+	a = newTracingAgent(t, true, true, nil)
 	for _, command := range []string{"CHECK", "GC", "STATUS"} {
 		call(g, env(command), conf(a.socket, ""))
 	}
@@ -144,12 +143,14 @@ func TestAProcessThatIsNotTracedTellsNothing(t *testing.T) {
 // A process that is traced ends although the agent takes no further connection.
 func TestTheReportWaitsForNoAnswer(t *testing.T) {
 	g := NewWithT(t)
-	a := newAgent(t)
+	a := newAgent(t, status(404, "")) // to the report, when the test ends
 	stuck := make(chan struct{})
 	defer close(stuck)
+	a.mu.Lock()
 	a.call = func(c net.Conn) {
 		_, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nCni-Traced: 1\r\nContent-Length: 2\r\n\r\n{}"))
 		<-stuck
 	}
+	a.mu.Unlock()
 	g.Expect(call(g, env("ADD"), conf(a.socket, "")).out).To(Equal("{}"))
 }
