@@ -213,7 +213,7 @@ generate: ## the protobuf messages (needs protoc), the definitions of our Kubern
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (at most an hour)
+ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (about an hour)
 	$(MAKE) test
 	$(MAKE) race EFFORT=10
 	$(MAKE) vpp EFFORT=10
