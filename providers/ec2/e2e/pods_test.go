@@ -68,7 +68,7 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 	grow := func(n int, on ...*cloudlab.Node) {
 		t.Helper()
 		for _, node := range on {
-			s.Eventually(func() int { return crowd.On(node) }, 2*time.Minute, cloudlab.Pace).
+			s.Eventually(func() int { return crowd.On(node) }, 5*time.Minute, cloudlab.Pace).
 				Should(BeNumerically(">=", n), func() string { return fmt.Sprintf("pods of %s\n%s", node.Node, crowd.Sums()) })
 		}
 	}

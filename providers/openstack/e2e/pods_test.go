@@ -76,7 +76,7 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 			s.Eventually(func() int {
 				s.VerifyAddresses() // what must not be ends the test at once
 				return crowd.On(node)
-			}, 2*time.Minute, cloudlab.Pace).
+			}, 5*time.Minute, cloudlab.Pace).
 				Should(BeNumerically(">=", n), "pods of %s\n%s", node.Node, crowd.Sums())
 		}
 	}
@@ -94,7 +94,7 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 			truth, err := s.truth(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(truth.Blocks(node.Machine)).To(BeNumerically("<=", 2*most), "addresses of both families")
-		}, 2*time.Minute, cloudlab.Pace).Should(Succeed(), "%s", crowd.Sums())
+		}, 5*time.Minute, cloudlab.Pace).Should(Succeed(), "%s", crowd.Sums())
 	}
 	grow(2, first, second)
 	s.storm()
