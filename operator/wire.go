@@ -48,7 +48,7 @@ type operator struct {
 	runner    *runner.Runner
 	listening func(net.Addr)
 	decisions *decisions
-	page      *page // nil: there is no cluster store
+	page      *page // nil: without a cluster store
 }
 
 // open returns an operator that does not run yet.

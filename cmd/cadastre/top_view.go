@@ -90,7 +90,7 @@ func topOf(before, now *sample) *topView {
 	return v
 }
 
-// ratesOf returns nil if there is no time between the samples, or another run of the agent.
+// ratesOf returns nil if the samples have one time, or are of two runs of the agent.
 func ratesOf(before, now *sample) *topRates {
 	x, y := before.counters, now.counters
 	took := now.at.Sub(before.at).Seconds()

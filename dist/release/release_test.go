@@ -46,7 +46,7 @@ func commitTime() time.Time { return time.Date(2020, 2, 3, 4, 5, 6, 0, time.UTC)
 func checkout(t *testing.T, dir string) {
 	g := NewWithT(t)
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("NOT RUN: there is no git")
+		t.Skip("NOT RUN: git is missing")
 	}
 	list, err := exec.CommandContext(t.Context(), "git", "-C", repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	g.Expect(err).NotTo(HaveOccurred())

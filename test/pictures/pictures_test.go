@@ -158,8 +158,8 @@ func TestNumbersOfTables(t *testing.T) {
 		g.Expect(r.number(c)).To(Equal(want))
 	}
 	for c, want := range map[cell]string{
-		{"a.md", "Times", "one", 1}:       `there is no heading "Times"`,
-		{"a.md", "Times, ms", "three", 1}: `there is no row "three"`,
+		{"a.md", "Times", "one", 1}:       `missing heading "Times"`,
+		{"a.md", "Times, ms", "three", 1}: `missing row "three"`,
 		{"a.md", "Times, ms", "one", 3}:   `want number 3`,
 		{"a.md", "Times, ms", "two", 1}:   `want a number`,
 		{"b.md", "Times, ms", "one", 1}:   `no such file`,

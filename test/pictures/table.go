@@ -67,7 +67,7 @@ func (r *results) row(name, heading, first string) ([]string, error) {
 	}
 	_, section, found := strings.Cut(page, "# "+heading+"\n")
 	if !found {
-		return nil, fmt.Errorf("read %s: there is no heading %q", name, heading)
+		return nil, fmt.Errorf("read %s: missing heading %q", name, heading)
 	}
 	section, _, _ = strings.Cut(section, "\n#")
 	for line := range strings.Lines(section) {
@@ -79,7 +79,7 @@ func (r *results) row(name, heading, first string) ([]string, error) {
 			return cells, nil
 		}
 	}
-	return nil, fmt.Errorf("read %s, %q: there is no row %q", name, heading, first)
+	return nil, fmt.Errorf("read %s, %q: missing row %q", name, heading, first)
 }
 
 // page returns the text of a page.

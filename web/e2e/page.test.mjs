@@ -276,7 +276,7 @@ test('1000 blocks and 250 000 leases: answers are bounded, frames are drawn', as
 })
 
 // The operator's page. Without a kube-apiserver there is none.
-const operator = { skip: CADASTRE_OPERATOR ? false : 'NOT RUN: there is no operator' }
+const operator = { skip: CADASTRE_OPERATOR ? false : 'NOT RUN: no operator was started' }
 
 function kubectl(document, ...args) {
   execFileSync(CADASTRE_KUBECTL, [`--kubeconfig=${CADASTRE_KUBECONFIG}`, ...args], { input: JSON.stringify(document) })
@@ -397,7 +397,7 @@ for (const [who, url, prefix, tabs] of [
   ['agent', CADASTRE_LARGE, 'large 10.0.0.0/13', ['Live events', 'Last hour', 'Findings']],
   ['operator', CADASTRE_OPERATOR, 'default 10.0.0.0/14', ['Live events', 'Findings']],
 ]) {
-  test(`${who}: a screen reader is told the role and the name of everything`, { skip: url ? false : 'NOT RUN: there is no operator' }, async () => {
+  test(`${who}: a screen reader is told the role and the name of everything`, { skip: url ? false : 'NOT RUN: no operator was started' }, async () => {
     const [pool, cidr] = prefix.split(' ')
     const page = await open(`${url}#pool=${pool}&prefix=${cidr}`)
     await map(page, cidr).waitFor()
@@ -423,7 +423,7 @@ for (const [who, url, prefix, tabs] of [
     await page.close()
   })
 
-  test(`${who}: the keyboard alone reaches the panels`, { skip: url ? false : 'NOT RUN: there is no operator' }, async () => {
+  test(`${who}: the keyboard alone reaches the panels`, { skip: url ? false : 'NOT RUN: no operator was started' }, async () => {
     const page = await open(url)
     await page.getByRole('tab').first().waitFor()
     const focused = () => page.evaluate(() => document.activeElement?.id ?? '')

@@ -24,7 +24,7 @@ type tree struct {
 
 func newTree(t *testing.T) tree {
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("NOT RUN: there is no git")
+		t.Skip("NOT RUN: git is missing")
 	}
 	tr := tree{NewWithT(t), t, t.TempDir()}
 	tr.put("a")

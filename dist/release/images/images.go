@@ -39,8 +39,8 @@ const CertificatesPath = "/etc/ssl/certs/ca-certificates.crt"
 const (
 	// root: the agent's sockets are for root, and the installer's folder is root's.
 	root = "0:0"
-	// nobody has neither files nor sockets.
-	nobody = "65532:65532"
+	// unprivileged is a user with neither files nor sockets.
+	unprivileged = "65532:65532"
 )
 
 // For returns the images of a group.
@@ -87,7 +87,7 @@ func operator(program string, g build.Group) Image {
 		Group:        g.Name,
 		Programs:     map[string]string{"/cadastre-operator": program},
 		Certificates: g.Cloud(),
-		User:         nobody,
+		User:         unprivileged,
 		Entrypoint:   []string{"/cadastre-operator"},
 	}
 }
