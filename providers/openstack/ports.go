@@ -34,7 +34,15 @@ const (
 	tagOfDevice      = "cadastre-device-"
 	prefixOfTags     = "cadastre-"
 	triesOfOneChange = 8
+
+	// revisionsOfOneChange is the most by which Neutron raises the revision for one update: one
+	// for the description, one for addresses or pairs.
+	revisionsOfOneChange = 2
 )
+
+// msgOverlapped is logged if Neutron has accepted an update of a port that had changed.
+const msgOverlapped = "another writer changed the port at the same moment, and Neutron may have taken back its addresses: " +
+	"the port is read again"
 
 // errLostRaces is the error of a change that other writers have overtaken too often.
 var errLostRaces = errors.New("other writers have changed the port in the meantime")
@@ -81,6 +89,11 @@ func (c *Cloud) list(ctx context.Context, q query) ([]ports.Port, error) {
 // Neutron compares the revision with a value that it has read before it locks the port,
 // unless an attribute of the port itself changes: fixed IPs and pairs are not such. The
 // description is, so a new one makes the comparison atomic (stamped).
+//
+// If two updates of a port overlap in Neutron's database, Neutron repeats one of them within
+// the request, without the condition: it may take back what the other one
+// has written. The revisions tell. Then the port is read again, so that the caller sees what
+// is there, and the log says so. The other writer learns it with its next reading.
 func (c *Cloud) change(
 	ctx context.Context,
 	id string,
@@ -98,6 +111,9 @@ func (c *Cloud) change(
 		description := stamped(*before, c.config.Random(math.MaxUint32))
 		opts.RevisionNumber, opts.Description = &before.RevisionNumber, &description
 		after, err = ports.Update(ctx, c.network, id, opts).Extract()
+		if err == nil && after.RevisionNumber-before.RevisionNumber > revisionsOfOneChange {
+			return c.overlapped(ctx, before, after)
+		}
 		if err == nil {
 			return before, after, nil
 		}
@@ -111,6 +127,17 @@ func (c *Cloud) change(
 			return before, nil, fmt.Errorf("update port %s: %w", id, err)
 		}
 	}
+}
+
+// overlapped returns the port as it is now, after another change between the reading and the
+// update of it.
+func (c *Cloud) overlapped(ctx context.Context, before, after *ports.Port) (*ports.Port, *ports.Port, error) {
+	c.config.Log.Warn(msgOverlapped, "port", before.ID, "read", before.RevisionNumber, "written", after.RevisionNumber)
+	now, err := ports.Get(ctx, c.network, before.ID).Extract()
+	if err != nil {
+		return before, nil, fmt.Errorf("read port %s after the update: %w", before.ID, failure(err))
+	}
+	return before, now, nil
 }
 
 // mostDescribed is the number of characters that a description can have.
