@@ -235,11 +235,11 @@ ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, en
 	$(MAKE) e2e-network
 	$(MAKE) e2e-page
 	$(MAKE) e2e-metrics
+	$(MAKE) e2e-openstack
 	$(MAKE) e2e-ec2
 
 nightly: ## what takes longer than make ci may: more seeds with clouds, all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
 	$(MAKE) providers EFFORT=10
-	$(MAKE) e2e-openstack # wavers: addresses are returned late, or none has to be
 	$(MAKE) e2e-kube
 	$(MAKE) fuzz FUZZTIME=300000x
 	$(MAKE) chaos

@@ -26,7 +26,8 @@ type Crowd struct {
 	all  sync.WaitGroup
 
 	mu        sync.Mutex
-	few, many int // pods of a node
+	few, many int           // pods of a node
+	pause     time.Duration // the longest one between two changes of a node
 	serial    int
 	live      []*Pod
 	added     int
@@ -37,6 +38,13 @@ type Crowd struct {
 	refusals  map[string]int
 }
 
+// The longest pauses between two changes of a node's pods. While pods come and go calmly, about
+// as many addresses cool down for two seconds as there are pods, however fast the machine is.
+const (
+	Lively = 200 * time.Millisecond
+	Calm   = 2 * time.Second
+)
+
 // Crowd has pods come and go until Stop, from few to many on each node.
 func (l *Lab) Crowd(seed uint64, few, many int) *Crowd {
 	c := &Crowd{
@@ -44,6 +52,7 @@ func (l *Lab) Crowd(seed uint64, few, many int) *Crowd {
 		seed:      seed,
 		few:       few,
 		many:      many,
+		pause:     Lively,
 		stop:      make(chan struct{}),
 		exchanges: map[string]int{},
 		refusals:  map[string]int{},
@@ -75,15 +84,18 @@ func (c *Crowd) Stop() {
 
 func (c *Crowd) run(n *Node, random *rand.Rand) {
 	for {
+		mine := c.of(n)
+		c.mu.Lock()
+		few, many, pause := c.few, c.many, c.pause
+		c.mu.Unlock()
+		if len(mine) < few || len(mine) > many {
+			pause = Lively
+		}
 		select {
 		case <-c.stop:
 			return
-		case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
+		case <-time.After(time.Duration(random.Int64N(int64(pause)))):
 		}
-		mine := c.of(n)
-		c.mu.Lock()
-		few, many := c.few, c.many
-		c.mu.Unlock()
 		switch {
 		case len(mine) < few || len(mine) < many && random.IntN(2) == 0:
 			c.add(n, random)
@@ -93,11 +105,12 @@ func (c *Crowd) run(n *Node, random *rand.Rand) {
 	}
 }
 
-// Between sets the least and the largest number of pods of a node.
-func (c *Crowd) Between(few, many int) {
+// Between sets the least and the largest number of pods of a node, and the longest pause
+// between two changes of them.
+func (c *Crowd) Between(few, many int, pause time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.few, c.many = few, many
+	c.few, c.many, c.pause = few, many, pause
 }
 
 // On returns the number of pods of a node.

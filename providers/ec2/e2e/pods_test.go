@@ -82,7 +82,7 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 	grow(2, first, second)
 	for range 3 { // the leader dies while the first node gets addresses
 		leader := s.Leader()
-		crowd.Between(few, many)
+		crowd.Between(few, many, cloudlab.Lively)
 		quiet := s.busy()
 		grow(few/2, first)
 		s.Kill(leader)
@@ -90,19 +90,19 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 		s.fail(4)
 		quiet()
 		grow(few, first, second)
-		crowd.Between(1, 3)
+		crowd.Between(1, 3, cloudlab.Lively)
 		shrink(3, first, second)
 	}
 	for range 10 { // whether a reading follows a change at once is chance
 		if s.counts()[faultproxy.Stale] > 0 {
 			break
 		}
-		crowd.Between(few, many)
+		crowd.Between(few, many, cloudlab.Lively)
 		grow(few, first, second)
-		crowd.Between(1, 3)
+		crowd.Between(1, 3, cloudlab.Lively)
 		shrink(3, first, second)
 	}
-	crowd.Between(few, many)
+	crowd.Between(few, many, cloudlab.Lively)
 	grow(few/2, first, second)
 	first.Kill()
 	second.Kill()

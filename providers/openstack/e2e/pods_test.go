@@ -28,8 +28,9 @@ cadastre:
   ` + strings.Join(keys, "\n  ") + "\n"
 }
 
-// few and many are the pods of a node while there are many.
-const few, many = 8, 11
+// few and many are the pods of a node while there are many, spare the free addresses that the
+// operator keeps for it.
+const few, many, spare = 8, 11, 3
 
 // TestPodsWithTheCloudsAddresses has pods come and go on two nodes, of which one gets its
 // addresses from the operator and one asks Neutron itself, while operators and an agent are
@@ -45,7 +46,7 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 		"--kvdb-type=kubernetes",
 		"--netresource-provider=openstack",
 		"--enable-ipv6",
-		"--pre-allocate=3",
+		fmt.Sprint("--pre-allocate=", spare),
 		"--release-excess-ips",
 		"--excess-ip-release-delay=3s",
 		"--netresource-resync-interval=5s",
@@ -87,15 +88,17 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 				Should(BeNumerically("<=", n), "pods of %s", node.Node)
 		}
 	}
-	returned := func(node *cloudlab.Node, most int) { // the operator takes back what pods do not need
+	has := func(node *cloudlab.Node, comparison string, n int) { // addresses in the cloud
 		t.Helper()
 		s.Eventually(func(g Gomega) {
 			s.VerifyAddresses()
 			truth, err := s.truth(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(truth.Blocks(node.Machine)).To(BeNumerically("<=", 2*most), "addresses of both families")
+			g.Expect(truth.Blocks(node.Machine)).To(BeNumerically(comparison, 2*n), "addresses of both families")
 		}, 5*time.Minute, cloudlab.Pace).Should(Succeed(), "%s", crowd.Sums())
 	}
+	given := func(node *cloudlab.Node) { t.Helper(); has(node, ">=", few+spare) }
+	returned := func(node *cloudlab.Node, most int) { t.Helper(); has(node, "<=", most) } // what pods do not need
 	grow(2, first, second)
 	s.storm()
 	kill := func(leader *cloudlab.Operator) {
@@ -115,28 +118,30 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 			s.StartOperator(operator...)
 		}},
 	} {
-		crowd.Between(few, many)
+		crowd.Between(few, many, cloudlab.Lively)
 		grow(few/2, first)
 		if accident.growing != nil {
 			accident.growing()
 		}
 		grow(few, first, second)
-		crowd.Between(1, 2)
+		given(first)
+		crowd.Between(1, 2, cloudlab.Calm)
 		shrink(2, first, second)
 		if accident.returning != nil {
-			returned(first, many+2) // it has begun
+			returned(first, few+spare-1) // it has begun
 			accident.returning()
 		}
-		returned(first, many) // although pods come and go, and their addresses cool down
+		returned(first, few) // although pods come and go, and their addresses cool down
 	}
-	crowd.Between(few, many)
+	crowd.Between(few, many, cloudlab.Lively)
 	grow(few/2, first, second)
 	first.Kill()
 	second.Kill()
 	first.Start()
 	second.Start()
 	grow(few, first, second)
-	crowd.Between(2, 4)
+	given(first)
+	crowd.Between(2, 4, cloudlab.Lively)
 	shrink(4, first, second)
 	s.proxy.SetPlan(nil)
 	crowd.Stop()
