@@ -10,18 +10,15 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/cadastre/cadastre/httpserver"
 	"github.com/cadastre/cadastre/operator/nodeipam"
-	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // Names of the controllers.
@@ -105,22 +102,6 @@ type commandLine struct {
 
 	transport func(http.RoundTripper) http.RoundTripper // around the API server's; nil: none
 }
-
-type electOptions struct {
-	enabled                                   bool
-	leaseDuration, renewDeadline, retryPeriod time.Duration
-	name, namespace                           string
-}
-
-type storeOptions struct {
-	kind                   string
-	endpoints              []string
-	prefix, ca, cert, key  string
-	username, passwordFile string
-}
-
-// configured reports whether the flags name a cluster store.
-func (s storeOptions) configured() bool { return s.kind == storeKubernetes || len(s.endpoints) > 0 }
 
 // register defines the flags.
 func (o *commandLine) register(fs *pflag.FlagSet) {
@@ -479,129 +460,6 @@ func (o *commandLine) plan() plan {
 		}
 	}
 	return plan{run, not}
-}
-
-// election returns the election of the options, nil for none.
-func (e electOptions) election(c clients) *runner.Election {
-	if !e.enabled {
-		return nil
-	}
-	return &runner.Election{
-		Leases:        c.leases,
-		Namespace:     e.namespace,
-		Name:          e.name,
-		LeaseDuration: e.leaseDuration,
-		RenewDeadline: e.renewDeadline,
-		RetryPeriod:   e.retryPeriod,
-	}
-}
-
-func (e electOptions) validate(p *problems) {
-	if !e.enabled {
-		return
-	}
-	if e.leaseDuration < time.Second {
-		p.add(flagLeaseDuration, e.leaseDuration, "it must be at least 1s")
-	}
-	if e.renewDeadline >= e.leaseDuration {
-		p.add(
-			flagRenewDeadline,
-			e.renewDeadline,
-			"it must be less than --%s, which is %s",
-			flagLeaseDuration,
-			e.leaseDuration,
-		)
-	}
-	if e.retryPeriod <= 0 {
-		p.add(flagRetryPeriod, e.retryPeriod, "it must be more than 0")
-	}
-	if least := time.Duration(leaderelection.JitterFactor * float64(e.retryPeriod)); e.renewDeadline <= least {
-		p.add(
-			flagRenewDeadline,
-			e.renewDeadline,
-			"it must be more than %v times --%s, which is %s",
-			leaderelection.JitterFactor,
-			flagRetryPeriod,
-			e.retryPeriod,
-		)
-	}
-	if e.name == "" {
-		p.add(flagLeaseName, `""`, "it must be the name of a Lease, such as cadastre-operator")
-	}
-	if e.namespace == "" {
-		p.add(flagLeaseNamespace, `""`, "it must be the name of a namespace, such as kube-system")
-	}
-}
-
-func (s storeOptions) validate(p *problems) {
-	switch s.kind {
-	case storeEtcd, storeKubernetes:
-	default:
-		p.add(flagStoreType, s.kind, "it must be %s or %s", storeEtcd, storeKubernetes)
-		return
-	}
-	for _, f := range []struct{ flag, value string }{{flagCA, s.ca}, {flagCert, s.cert}, {flagKey, s.key}, {flagUsername, s.username}, {flagPasswordFile, s.passwordFile}} {
-		if f.value != "" && (s.kind == storeKubernetes || len(s.endpoints) == 0) {
-			p.add(f.flag, f.value, "it has no effect: give --%s, or remove it", flagEndpoints)
-		}
-	}
-	if s.kind == storeKubernetes {
-		if len(s.endpoints) > 0 {
-			p.add(
-				flagEndpoints,
-				strings.Join(s.endpoints, ","),
-				"it has no effect with --%s=%s: remove one of the two",
-				flagStoreType,
-				storeKubernetes,
-			)
-		}
-		return
-	}
-	for _, e := range s.endpoints {
-		if err := checkEndpoint(e); err != nil {
-			p.add(flagEndpoints, e, "%w: write host:port, or a URL such as https://10.0.0.1:2379", err)
-		}
-	}
-	if !strings.HasPrefix(s.prefix, "/") || !strings.HasSuffix(s.prefix, "/") {
-		p.add(flagPrefix, s.prefix, "it must begin and end with a slash, such as /cadastre/")
-	}
-	both := func(one, value, other, otherValue string) {
-		if value != "" && otherValue == "" {
-			p.add(one, value, "it needs --%s as well", other)
-		}
-	}
-	both(flagCert, s.cert, flagKey, s.key)
-	both(flagKey, s.key, flagCert, s.cert)
-	both(flagUsername, s.username, flagPasswordFile, s.passwordFile)
-	both(flagPasswordFile, s.passwordFile, flagUsername, s.username)
-}
-
-// checkEndpoint checks an endpoint of etcd.
-func checkEndpoint(text string) error {
-	host := text
-	if strings.Contains(text, "://") {
-		u, err := url.Parse(text)
-		switch {
-		case err != nil:
-			return errors.New("it is not a URL")
-		case u.Scheme != "http" && u.Scheme != "https":
-			return fmt.Errorf("scheme %q: want http or https", u.Scheme)
-		case u.User != nil:
-			return fmt.Errorf(
-				"it has a user or a password: give those with --%s and --%s",
-				flagUsername,
-				flagPasswordFile,
-			)
-		case u.Path != "" || u.RawQuery != "":
-			return errors.New("it has a path")
-		}
-		host = u.Host
-	}
-	name, _, err := net.SplitHostPort(host)
-	if err != nil || name == "" {
-		return errors.New("it is not an endpoint")
-	}
-	return checkBind(host)
 }
 
 // checkBind checks the port of host:port.
