@@ -134,7 +134,7 @@ func TestPrivileges(t *testing.T) {
 		g.Expect(c.Resources.Limits).To(And(HaveKey("memory"), Not(HaveKey("cpu"))), c.Name)
 	}
 	g.Expect(spec.InitContainers[0].SecurityContext.Capabilities.Add).To(BeEmpty())
-	g.Expect(spec.Containers[0].SecurityContext.Capabilities.Add).To(Equal([]string{"NET_ADMIN", "SYS_ADMIN"}))
+	g.Expect(spec.Containers[0].SecurityContext.Capabilities.Add).To(Equal([]string{"NET_ADMIN", "SYS_ADMIN", "NET_RAW"}))
 }
 
 // TestDataplane: each mode makes links and tunnels, and its agent can reach what it needs

@@ -128,15 +128,26 @@ func (b *box) without(capability string) *box {
 	return &less
 }
 
+// node makes the network namespace of a node, with an interface of a cloud.
+func (b *box) node(name string) string {
+	b.t.Helper()
+	name = b.namespace(name)
+	b.command("ip", "-n", name, "link", "add", "ens1", "address", "02:77:00:00:01:01", "type", "veth", "peer", "name", "cloud")
+	b.command("ip", "-n", name, "link", "set", "cloud", "up")
+	b.command("ip", "-n", name, "address", "add", "10.77.1.5/24", "dev", "ens1")
+	return name
+}
+
 // TestRightsMakeAWire: the rights of the agent's pod make a wire, also into a namespace
-// where IPv6 is turned off, which takes a setting. None of its capabilities is too many.
+// where IPv6 is turned off, which takes a setting, and an address on an interface of a cloud.
+// None of its capabilities is too many.
 func TestRightsMakeAWire(t *testing.T) {
 	b := newBox(t)
 	for _, capability := range b.spec.SecurityContext.Capabilities.Add {
-		_, err := b.without(capability).run(b.namespace("node-"+capability), b.namespace("pod-"+capability))
+		_, err := b.without(capability).run(b.node("node-"+capability), b.namespace("pod-"+capability))
 		b.Expect(err).To(HaveOccurred(), "%s is not needed", capability)
 	}
-	node, pod := b.namespace("node"), b.namespace("pod")
+	node, pod := b.node("node"), b.namespace("pod")
 	b.command("ip", "netns", "exec", pod, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")
 	output, err := b.run(node, pod)
 	b.Expect(err).NotTo(HaveOccurred(), output)

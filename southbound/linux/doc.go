@@ -87,6 +87,8 @@
 //   - CAP_NET_ADMIN: all links, addresses, routes, rules, settings and tracked connections;
 //   - CAP_SYS_ADMIN: to enter the pods' namespaces, and to make the one in which the
 //     removal of tracked connections is tried;
+//   - CAP_NET_RAW: to tell the neighbours on an uplink of an address that moves to it. Without it
+//     one warning is logged, and they learn it up to a minute later;
 //   - the files of the pods' namespaces at the paths that the runtime uses, such as /run/netns,
 //     mounted with HostToContainer propagation; for paths such as /proc/1/ns/net the host's
 //     processes (hostPID) and CAP_SYS_PTRACE;

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -22,8 +23,8 @@ import (
 
 // uplinkAddresses is the descriptor of the values below "uplinkaddress/": the rule by which
 // packets from a pod's address use the table of its uplink, and the proxy neighbour by which
-// the node answers for the address on that link. While the uplink is not made, the rule
-// rejects the packets: they leave through no other link.
+// the node answers for the address on that link. Neighbours are told of a new one at once. While
+// the uplink is not made, the rule rejects the packets: they leave through no other link.
 type uplinkAddresses struct {
 	opt   Options
 	ns    *rtnl.Namespace // of the descriptor of uplinks, which closes it
@@ -31,6 +32,7 @@ type uplinkAddresses struct {
 	known *uplinkLinks
 
 	families []byte // of the kernel
+	warned   sync.Once
 }
 
 var (
@@ -176,7 +178,7 @@ func (u *uplinkAddresses) Create(_ context.Context, key string, value proto.Mess
 			return fmt.Errorf("%w: the %s on link %s", southbound.ErrForeign, p, link.name)
 		}
 	}
-	requests := have.changes(want, link)
+	requests := have.changes(want, link.linkID)
 	err = u.host.Run(requests)
 	if errors.Is(err, unix.EEXIST) {
 		err = fmt.Errorf("%w: %w", southbound.ErrForeign, err)
@@ -184,7 +186,19 @@ func (u *uplinkAddresses) Create(_ context.Context, key string, value proto.Mess
 	if err != nil {
 		return u.undo(requests, have, err)
 	}
+	if slices.ContainsFunc(requests, func(r *rtnl.Request) bool { return r.Kind == unix.RTM_NEWNEIGH }) {
+		u.tell(link, want.address)
+	}
 	return nil
+}
+
+// tell announces an address on its link. Without it neighbours learn the address later.
+func (u *uplinkAddresses) tell(link uplinkLink, address netip.Addr) {
+	if err := announce(u.ns, link.linkID, link.mac, address); err != nil {
+		u.warned.Do(func() {
+			u.opt.Log.Warn("neighbours on an uplink are not told of addresses that move to it", "error", err)
+		})
+	}
 }
 
 // changes returns the requests that make the objects those of a value. A rule is added
@@ -285,7 +299,7 @@ func (u *uplinkAddresses) Retrieve(_ context.Context, wanted []controller.Value)
 		}
 		link, _ := u.known.of(want.iface)
 		o := have[want.address]
-		if o.is(want, link) {
+		if o.is(want, link.linkID) {
 			all = append(all, v)
 			delete(have, want.address)
 			continue

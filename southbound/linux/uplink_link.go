@@ -103,11 +103,11 @@ func (k *uplinkLinks) retain(wanted map[string]bool) {
 }
 
 // of returns the link of an interface.
-func (k *uplinkLinks) of(iface string) (link linkID, found bool) {
+func (k *uplinkLinks) of(iface string) (link uplinkLink, found bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.byInterface[iface]
-	return l.linkID, l.index != 0
+	return l, l.index != 0
 }
 
 // changed reports whether an announced link is that of an uplink, and not as it was.

@@ -624,6 +624,34 @@ func TestTwoUplinksInOneSubnet(t *testing.T) {
 	}
 }
 
+// TestAnAddressThatMovesIsReachedAtOnce: the router knows the address at the MAC address of the
+// interface that had it before, and does not ask again for 15 seconds at the least.
+func TestAnAddressThatMovesIsReachedAtOnce(t *testing.T) {
+	t.Parallel()
+	l := newCloudLab(t, 2)
+	before, after := l.nodes[0], l.nodes[1]
+	p, stays := before.pod(1, 1), after.pod(1, 2)
+	ping := func(p *cloudPod, times int) {
+		t.Helper()
+		for _, to := range p.ip {
+			l.Expect(echoTimes(l.cloud, to.String(), 1000, times)).To(Succeed())
+		}
+	}
+	l.Expect(before.resync(slices.Concat(before.own(1), podValues(p))...)).To(Succeed())
+	l.Expect(after.resync(slices.Concat(after.own(1), podValues(stays))...)).To(Succeed())
+	ping(p, 50)
+	ping(stays, 50)
+	l.Expect(before.resync(before.own(1)...)).To(Succeed())
+	moved := after.pod(1, 1)
+	moved.ip, moved.value.Addresses = p.ip, p.value.Addresses
+	l.ip(l.cloud, "link set p11 down") // the interface is deleted: it forwards nothing
+	for _, a := range p.ip {           // as after a packet that was answered a moment ago
+		l.ip(l.cloud, fmt.Sprintf("neighbour replace %s lladdr %s dev br1 nud reachable", a, before.mac(1)))
+	}
+	l.Expect(after.resync(slices.Concat(after.own(1), podValues(stays, moved))...)).To(Succeed())
+	ping(moved, 20)
+}
+
 // TestAFailedUplinkIsNotRepeatedByWhatItRemoves: the routes that a failed attempt removes are
 // announced, and do not cause the next attempt.
 func TestAFailedUplinkIsNotRepeatedByWhatItRemoves(t *testing.T) {

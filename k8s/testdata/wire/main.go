@@ -2,26 +2,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command wire makes the wire of a pod in the network namespace that its argument names,
-// as the agent does.
+// and an address on the cloud's interface ens1, as the agent does.
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/southbound/linux"
 )
 
 func main() {
-	if err := run(os.Args[1]); err != nil {
+	if err := cmp.Or(wire(os.Args[1]), uplink()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(netns string) error {
+func wire(netns string) error {
 	wires, err := linux.NewWires(linux.Options{})
 	if err != nil {
 		return err
@@ -37,4 +43,34 @@ func run(netns string) error {
 			HostMac: "0a:00:00:00:00:01", PodMac: "0a:00:00:00:00:02", Pool: "default",
 		},
 	})
+}
+
+// uplink makes an address on the link with a MAC. What the agent only logs is an error here.
+func uplink() error {
+	var log bytes.Buffer
+	all, err := linux.Descriptors(linux.Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	if err != nil {
+		return err
+	}
+	const address = "10.77.1.9"
+	for _, v := range []struct {
+		key   string
+		value proto.Message
+	}{
+		{kv.SinkUplinkPrefix + "eni-1", &kv.Uplink{
+			Interface: "eni-1", Mac: "02:77:00:00:01:01", Table: kv.UplinkTables + 1,
+			Ranges: []*kv.SubnetRange{{Cidr: "10.77.1.0/24", Gateway: "10.77.1.1"}},
+		}},
+		{kv.SinkSourcePrefix + address, &kv.UplinkAddress{Address: address, Interface: "eni-1", Table: kv.UplinkTables + 1}},
+	} {
+		for _, d := range all {
+			if d.Handles(v.key) {
+				err = errors.Join(err, d.Create(context.Background(), v.key, v.value))
+			}
+		}
+	}
+	if err == nil && log.Len() > 0 {
+		err = errors.New(log.String())
+	}
+	return err
 }
