@@ -73,6 +73,7 @@ func (p *operator) routePage(mux *http.ServeMux, stop <-chan struct{}) {
 		localapi.PathMap:         http.HandlerFunc(p.page.addressMap),
 		localapi.PathMapSearch:   http.HandlerFunc(p.page.search),
 		localapi.PathMapFindings: http.HandlerFunc(p.page.findings),
+		localapi.PathMapChanges:  http.HandlerFunc(p.page.changes),
 		localapi.PathExplain:     http.HandlerFunc(p.page.explain),
 		localapi.PathEvents:      events,
 		localapi.PathStatus:      http.HandlerFunc(p.page.answerStatus),
@@ -143,6 +144,11 @@ func (p *page) check(ctx context.Context) (c localapi.ClusterCheck, err error) {
 		return c, fmt.Errorf("read the value of %s in the cluster store: %w", kv.ClusterCheckKey, err)
 	}
 	return localapi.ClusterCheckOf(m, p.now()), nil
+}
+
+// changes answers with the decisions of the last hour.
+func (p *page) changes(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, p.decisions.lastHour())
 }
 
 func (p *page) answerStatus(w http.ResponseWriter, _ *http.Request) {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 // decisions keeps the last decisions of this process for the page: the lines that the
@@ -66,6 +67,43 @@ func (d *decisions) since(number uint64) ([]controller.Record, <-chan struct{}) 
 		return int(min(max(int64(r.SeqNum)-int64(n), -1), 1))
 	})
 	return slices.Clone(d.records[i:]), d.changed
+}
+
+// lastHour counts the decisions of the last hour by minute, and by their text, the newest first.
+func (d *decisions) lastHour() localapi.MapChanges {
+	until := d.now().UTC()
+	out := localapi.MapChanges{
+		Until:    until,
+		Minutes:  make([]localapi.MapMinute, localapi.MapMinutes),
+		Recent:   []localapi.HistoryEntry{},
+		Recorded: true,
+	}
+	all, _ := d.since(0)
+	places := map[[2]string]int{}
+	for i := len(all) - 1; i >= 0; i-- {
+		r := &all[i]
+		minute := localapi.MapMinutes - 1 - int(until.Sub(r.ProcessingStart)/time.Minute)
+		if minute < 0 {
+			return out
+		}
+		out.Minutes[min(minute, localapi.MapMinutes-1)].Other++
+		name := [2]string{r.Handlers[0].Handler, r.Name}
+		at, known := places[name]
+		if !known {
+			at = len(out.Decisions)
+			places[name] = at
+			out.Decisions = append(
+				out.Decisions,
+				localapi.MapDecision{By: name[0], Name: name[1], Last: r.ProcessingStart},
+			)
+		}
+		out.Decisions[at].Count++
+		if r.Error != "" {
+			out.Decisions[at].Failed++
+		}
+	}
+	out.Cut = len(all) > 0 && all[0].SeqNum > 1
+	return out
 }
 
 // about returns the last decisions, at most limit of them, that name a node or have an

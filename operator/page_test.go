@@ -340,6 +340,47 @@ func TestDecisionsAreBounded(t *testing.T) {
 	g.Expect(rest).To(HaveLen(1))
 }
 
+func TestDecisionsOfTheLastHourAreCounted(t *testing.T) {
+	g := NewWithT(t)
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	p := pageOf(t, g)
+	p.decisions = newDecisions(func() time.Time { return now })
+	p.page.decisions = p.decisions
+	decide := func(ago time.Duration, name, failure string) {
+		p.decisions.add(controller.Record{
+			Name: name, Error: failure, ProcessingStart: now.Add(-ago),
+			Handlers: []controller.HandlerRecord{{Handler: "netresource", Error: failure}},
+		})
+	}
+	decide(61*time.Minute, "given", "")
+	decide(59*time.Minute, "given", "")
+	decide(time.Minute, "given", "the cloud is full")
+	decide(0, "released", "")
+	decide(-time.Second, "given", "") // the clock went back
+	mux := http.NewServeMux()
+	p.routePage(mux, nil)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/v1/map/changes", nil))
+	var got localapi.MapChanges
+	g.Expect(json.Unmarshal(w.Body.Bytes(), &got)).To(Succeed())
+	g.Expect(got.Decisions).To(Equal([]localapi.MapDecision{
+		{By: "netresource", Name: "given", Count: 3, Failed: 1, Last: now.Add(time.Second)},
+		{By: "netresource", Name: "released", Count: 1, Last: now},
+	}))
+	counts := make([]int, 0, len(got.Minutes))
+	for _, m := range got.Minutes {
+		counts = append(counts, m.Other)
+	}
+	want := make([]int, 60)
+	want[0], want[58], want[59] = 1, 1, 2
+	g.Expect(counts).To(Equal(want))
+	g.Expect(got.Cut).To(BeFalse())
+	for range decisionsMost {
+		decide(0, "released", "")
+	}
+	g.Expect(p.decisions.lastHour().Cut).To(BeTrue(), "there were more than are kept")
+}
+
 func TestEventStreamsLeaveConnectionsForProbes(t *testing.T) {
 	g := NewWithT(t)
 	s := &eventStreams{decisions: newDecisions(time.Now)}

@@ -359,6 +359,15 @@ test('operator: decisions appear with their outcome, without a reload', operator
   await page.close()
 })
 
+test('operator: the decisions of the last hour are counted', operator, async () => {
+  await page.getByRole('tab', { name: 'Last hour' }).click()
+  const { decisions } = await api(page, 'map/changes')
+  assert.ok(decisions.some((d) => d.count > 0 && d.failed === 0), 'a decision is done')
+  const text = await page.locator('#changes table').innerText()
+  for (const d of decisions) assert.ok(text.includes(`${d.by}: ${d.name}`), `no ${d.name} in ${text}`)
+  assert.match(await page.locator('#changes-sum').innerText(), /^In the last hour \d+ decisions, of which \d+ failed\.$/)
+})
+
 test('operator: findings are those of the last comparison, and lead to their place', operator, async () => {
   const page = await open(CADASTRE_OPERATOR)
   await page.getByRole('tab', { name: 'Findings' }).click()
@@ -395,7 +404,7 @@ async function tree(page) {
 
 for (const [who, url, prefix, tabs] of [
   ['agent', CADASTRE_LARGE, 'large 10.0.0.0/13', ['Live events', 'Last hour', 'Findings']],
-  ['operator', CADASTRE_OPERATOR, 'default 10.0.0.0/14', ['Live events', 'Findings']],
+  ['operator', CADASTRE_OPERATOR, 'default 10.0.0.0/14', ['Live events', 'Last hour', 'Findings']],
 ]) {
   test(`${who}: a screen reader is told the role and the name of everything`, { skip: url ? false : 'NOT RUN: no operator was started' }, async () => {
     const [pool, cidr] = prefix.split(' ')

@@ -28,8 +28,10 @@ export interface Change {
 }
 export interface Changes {
   until: string; minutes: { claimed: number; released: number; other: number }[]; recent: Change[]; cut: boolean
-  recorded: boolean
+  recorded: boolean; decisions?: Decision[]
 }
+// Decision counts those of an operator with the same text.
+export interface Decision { by: string; name: string; count: number; failed: number; last: string }
 
 export interface Finding {
   number: string; name: string; text: string; fix: string; evidence: { witness: string; text: string }[]

@@ -61,6 +61,7 @@ function useTheme(): [boolean, () => void] {
 }
 
 type Tab = 'events' | 'changes' | 'findings'
+const tabs: Tab[] = ['events', 'changes', 'findings']
 
 export function App() {
   const [place, go] = usePlace()
@@ -76,8 +77,7 @@ export function App() {
     isSingle(parse(prefix)) ? placeOf(map.answer, pool, name(parse(prefix))) : { pool: poolOf(map.answer, pool, prefix), prefix }
   const find = (place: string, pool: string) => go(show(place, pool))
   const hit = (h: Hit) => go({ ...show(h.prefix, h.pool), pod: h.pod, node: cluster ? h.node : undefined })
-  const tabs: Tab[] = cluster ? ['events', 'findings'] : ['events', 'changes', 'findings']
-  const subject = subjectOf(place, cluster)
+    const subject = subjectOf(place, cluster)
   return (
     <>
       <header>
@@ -100,7 +100,7 @@ export function App() {
           <Tabs all={tabs} tab={tab} choose={setTab} />
           <div role="tabpanel" id="panel" aria-labelledby={`tab-${tab}`}>
             {tab === 'events' && <Events {...stream} note={cluster ? noteOf(status.answer) : undefined} />}
-            {tab === 'changes' && <ChangesPanel turn={turn} dark={dark} find={find} />}
+            {tab === 'changes' && <ChangesPanel turn={turn} dark={dark} cluster={cluster} find={find} />}
             {tab === 'findings' && <FindingsPanel turn={Math.floor(turn / 6)} find={find} />}
           </div>
           {cluster && <p class="small">Leases are in the ledgers of the nodes: <code>cadastre page</code> on a node shows them.</p>}

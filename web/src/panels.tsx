@@ -91,11 +91,15 @@ export function Events({ events, state, note }: { events: EventRecord[]; state: 
   )
 }
 
-// ChangesPanel shows the last hour: a plot of claims and releases, and the last changes.
-export function ChangesPanel({ turn, dark, find }: { turn: number; dark: boolean; find: (ip: string, pool: string) => void }) {
+// ChangesPanel shows the last hour: of a node a plot of claims and releases and the last
+// changes, of an operator its decisions.
+export function ChangesPanel(
+  { turn, dark, cluster, find }: { turn: number; dark: boolean; cluster: boolean; find: (ip: string, pool: string) => void },
+) {
   const { answer, error } = useAnswer(`${turn}`, (s) => get<Changes>('map/changes', {}, s))
   if (error) return <p class="dim">{error}</p>
   if (!answer) return null
+  if (cluster) return <Decisions answer={answer} dark={dark} />
   if (!answer.recorded) return <p class="dim">This agent records no history.</p>
   const sum = (of: 'claimed' | 'released' | 'other') => answer.minutes.reduce((n, m) => n + m[of], 0)
   return (
@@ -117,6 +121,29 @@ export function ChangesPanel({ turn, dark, find }: { turn: number; dark: boolean
               <td>{c.ip ? <button onClick={() => find(c.ip!, c.pool)}>{c.ip}</button> : c.block}</td>
               <td>{c.podName ? `${c.podNamespace}/${c.podName}` : (c.containerID ?? '')}</td>
             </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  )
+}
+
+function Decisions({ answer, dark }: { answer: Changes; dark: boolean }) {
+  const all = answer.decisions ?? []
+  const sum = (of: 'count' | 'failed') => all.reduce((n, d) => n + d[of], 0)
+  return (
+    <section id="changes" aria-label="Decisions of the last hour">
+      <p id="changes-sum">
+        In the last hour {answer.cut ? 'more than ' : ''}{sum('count')} decisions, of which {sum('failed')} failed.
+      </p>
+      <Plot changes={answer} dark={dark} />
+      <p class="small"><span class="claimed" /> decisions, by minute</p>
+      <table>
+        <caption>Decisions, the newest first</caption>
+        <thead><tr><th scope="col">Last</th><th scope="col">Decision</th><th scope="col">Times</th><th scope="col">Failed</th></tr></thead>
+        <tbody>
+          {all.map((d) => (
+            <tr key={`${d.by} ${d.name}`}><td>{time(d.last)}</td><td>{d.by}: {d.name}</td><td>{d.count}</td><td>{d.failed}</td></tr>
           ))}
         </tbody>
       </table>
@@ -149,7 +176,7 @@ function Plot({ changes, dark }: { changes: Changes; dark: boolean }) {
       },
       [
         changes.minutes.map((_, i) => end - 60 * (n - i) + 30),
-        changes.minutes.map((m) => m.claimed),
+        changes.minutes.map((m) => (changes.decisions ? m.other : m.claimed)),
         changes.minutes.map((m) => m.released),
       ],
       box.current!,

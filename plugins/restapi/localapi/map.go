@@ -130,13 +130,24 @@ type MapHit struct {
 	Node   string       `json:"node,omitempty"` // of a node
 }
 
-// MapChanges counts the recorded changes of the last hour.
+// MapChanges counts the recorded changes of the last hour. Of an operator these are the
+// decisions of its process: Minutes has them as Other, and Recent is empty.
 type MapChanges struct {
-	Until    time.Time      `json:"until"`
-	Minutes  []MapMinute    `json:"minutes"` // MapMinutes of them, the oldest first
-	Recent   []HistoryEntry `json:"recent"`  // the newest first
-	Cut      bool           `json:"cut"`     // there are more changes than an answer counts
-	Recorded bool           `json:"recorded"`
+	Until     time.Time      `json:"until"`
+	Minutes   []MapMinute    `json:"minutes"` // MapMinutes of them, the oldest first
+	Recent    []HistoryEntry `json:"recent"`  // the newest first
+	Decisions []MapDecision  `json:"decisions,omitempty"`
+	Cut       bool           `json:"cut"` // there are more changes than an answer counts
+	Recorded  bool           `json:"recorded"`
+}
+
+// MapDecision counts the decisions of an operator that have the same text.
+type MapDecision struct {
+	By     string    `json:"by"` // the package that decides
+	Name   string    `json:"name"`
+	Count  int       `json:"count"`
+	Failed int       `json:"failed"`
+	Last   time.Time `json:"last"`
 }
 
 // MapMinute counts the changes of one minute.
