@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/ipam/watermark"
@@ -32,6 +34,7 @@ type NetResource struct {
 	ops              NetResourceOperations    // nil: CreateNetResource has not succeeded yet
 	opsError         error                    // of CreateNetResource
 	resource         *v1alpha1.NetResourceSet // the newest version that was seen
+	told             types.UID                // of the NetResourceSet that the provider knows
 	available        v1alpha1.AllocationMap   // as the provider has last reported it
 	limits           limits                   // likewise
 	level            watermark.Level
@@ -58,6 +61,7 @@ func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet)
 		turn:     make(chan struct{}, 1),
 		seen:     m.config.Now(),
 		resource: resource.DeepCopy(),
+		told:     resource.UID,
 		release: releases{
 			gone: map[string]time.Time{},
 			want: map[string]handshake.Want{},
@@ -180,16 +184,39 @@ func (n *NetResource) counted() bool {
 // recount counts again, and reports whether a round is due.
 func (n *NetResource) recount() bool { return n.counted() && n.due() }
 
-// accept keeps a version unless it has a newer one.
+// accept keeps a version unless it has a newer one. If the NetResourceSet was made again,
+// it may be that of another machine: the addresses of the first one are forgotten.
 func (n *NetResource) accept(resource *v1alpha1.NetResourceSet) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.resource.UID == resource.UID && isOlder(resource.ResourceVersion, n.resource.ResourceVersion) {
-		return
-	}
 	if n.resource.UID != resource.UID {
 		n.release.reset()
 		n.release.doubt(resource.Status.IPAM.ReleaseIPs)
+		n.known, n.available, n.level, n.stopped = false, nil, watermark.Level{}, time.Time{}
+		n.stats.NeededIPs, n.stats.ExcessIPs = 0, 0
+		n.resource = resource.DeepCopy()
+		return
+	}
+	n.keep(resource)
+}
+
+// learn keeps a version that the API server has answered, and reports whether it is one of
+// the present NetResourceSet. One that was made again comes with its event.
+func (n *NetResource) learn(resource *v1alpha1.NetResourceSet) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.resource.UID != resource.UID {
+		return false
+	}
+	n.keep(resource)
+	return true
+}
+
+// keep keeps a version of the same NetResourceSet unless it has a newer one. The caller
+// holds mu.
+func (n *NetResource) keep(resource *v1alpha1.NetResourceSet) {
+	if isOlder(resource.ResourceVersion, n.resource.ResourceVersion) {
+		return
 	}
 	n.release.seen(resource.Status.IPAM.ReleaseIPs)
 	n.resource = resource.DeepCopy()
@@ -310,11 +337,14 @@ func (n *NetResource) due() bool {
 
 // recalculate reads the node's addresses from the provider, and counts.
 func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
-	readable := n.manager.InstancesAPIIsReady()
+	readable, uid := n.manager.InstancesAPIIsReady(), n.newest().UID
 	v, err := n.read(ctx, wait)
 	now := n.manager.config.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.resource.UID != uid { // it was made again meanwhile
+		return
+	}
 	if err == nil && v.available == nil && len(n.available)+len(n.resource.Spec.IPAM.Pool) > 0 {
 		err = fmt.Errorf(
 			"call ResyncInterfacesAndIPs for node %s: neither a map nor an error: want an empty map for a node that has nothing",

@@ -98,7 +98,7 @@ func (n *NetResource) notifyProvider(wait time.Duration) {
 	l, err := nodeCall[limits]{
 		name: opUpdated, wait: wait,
 		do: func(_ context.Context, ops NetResourceOperations) (limits, error) {
-			ops.UpdatedNode(n.ResourceCopy())
+			n.tell(ops)
 			return limitsOf(ops), nil
 		},
 		late: func(limits, error) {
@@ -116,11 +116,30 @@ func (n *NetResource) notifyProvider(wait time.Duration) {
 	n.limits = l
 }
 
+// tell passes the newest version of the NetResourceSet to the provider.
+func (n *NetResource) tell(ops NetResourceOperations) {
+	newest := n.ResourceCopy()
+	ops.UpdatedNode(newest)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told = newest.UID
+}
+
+// isTold reports whether the provider knows a version of the present NetResourceSet.
+func (n *NetResource) isTold() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.told == n.resource.UID
+}
+
 // read returns the provider's state of the node.
 func (n *NetResource) read(ctx context.Context, wait time.Duration) (view, error) {
 	return nodeCall[view]{
 		name: opNode, wait: wait,
 		do: func(ctx context.Context, ops NetResourceOperations) (v view, err error) {
+			if !n.isTold() { // otherwise it answers for the machine of an earlier one
+				n.tell(ops)
+			}
 			if v.available, err = ops.ResyncInterfacesAndIPs(ctx, n.log); err == nil {
 				v.limits = limitsOf(ops)
 			}

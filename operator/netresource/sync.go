@@ -36,7 +36,7 @@ func (n *NetResource) syncToAPIServer(ctx context.Context) error {
 // the status describes it. The pool is the one from before the status was written.
 func (n *NetResource) write(ctx context.Context) error {
 	n.mu.Lock()
-	known, pool := n.known, n.pool()
+	known, pool, uid := n.known, n.pool(), n.resource.UID
 	n.mu.Unlock()
 	if err := n.writeStatus(ctx); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (n *NetResource) write(ctx context.Context) error {
 		"spec",
 		n.manager.config.API.Update,
 		func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
-			if maps.Equal(base.Spec.IPAM.Pool, pool) {
+			if base.UID != uid || maps.Equal(base.Spec.IPAM.Pool, pool) {
 				return nil
 			}
 			next := base.DeepCopy()
@@ -97,6 +97,10 @@ func (n *NetResource) writeStatus(ctx context.Context) error {
 	)
 }
 
+// errMadeAgain ends a write to a NetResourceSet that was deleted and made again. The caller
+// tries again when it has received the new one.
+var errMadeAgain = errors.New("it was deleted and made again")
+
 // put writes the version that change derives from the newest one, unless that is
 // nil. After a conflict it reads the newest version and tries once more. It
 // succeeds without a write if the NetResourceSet is gone.
@@ -119,7 +123,7 @@ func (n *NetResource) put(
 		Send: func(_ context.Context, base *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
 			written, err := write(base, next)
 			if err == nil && written != nil {
-				n.accept(written)
+				n.learn(written)
 			}
 			return written, err
 		},
@@ -128,7 +132,9 @@ func (n *NetResource) put(
 			if err != nil {
 				return nil, fmt.Errorf("read it after a conflict: %w", err)
 			}
-			n.accept(fresh)
+			if !n.learn(fresh) {
+				return nil, errMadeAgain
+			}
 			return n.newest(), nil
 		},
 		Retry:    apierrors.IsConflict,
