@@ -44,7 +44,10 @@ type rig struct {
 	refuse   func(netip.Prefix) bool // blocks that pods cannot have; nil: none
 	bare     bool                    // a new interface has no addresses for pods
 	cordoned func() (bool, error)    // nil: never
-	begun    time.Time
+	machine  string                  // that the agent is on
+	// refuseFamily reports whether a request for addresses of an interface is wrong; nil: none is.
+	refuseFamily func(i *cloud.Interface, ipv6 bool) bool
+	begun        time.Time
 
 	journal *journal.Memory
 	records *records
@@ -102,6 +105,7 @@ func defaults() contivconf.Interfaces {
 func newRig(t *testing.T, conf contivconf.Interfaces, c memcloud.Config) *rig {
 	r := &rig{
 		t: t, g: NewWithT(t), conf: conf, families: []ledger.Family{ledger.IPv4}, begun: time.Now().Add(-time.Hour),
+		machine: instance,
 		journal: journal.NewMemory(), records: &records{all: map[string][]byte{}},
 	}
 	if c.Subnets == nil {
@@ -109,6 +113,13 @@ func newRig(t *testing.T, conf contivconf.Interfaces, c memcloud.Config) *rig {
 	}
 	r.cloud = memcloud.New(c)
 	r.cloud.AddInstance(instance, "subnet-1")
+	return r
+}
+
+// newDualRig is newRig for pods with addresses of both families.
+func newDualRig(t *testing.T, conf contivconf.Interfaces, c memcloud.Config) *rig {
+	r := newRig(t, conf, c)
+	r.families = []ledger.Family{ledger.IPv4, ledger.IPv6}
 	return r
 }
 
@@ -135,7 +146,7 @@ func (r *rig) start() {
 			}
 			return &hooked{r.cloud, p}, nil
 		},
-		Instance: func(context.Context) (string, error) { return instance, nil },
+		Instance: func(context.Context) (string, error) { return r.machine, nil },
 		Unschedulable: func(context.Context) (bool, error) {
 			if r.cordoned == nil {
 				return false, nil
@@ -376,7 +387,14 @@ func (h *hooked) ReadInstance(ctx context.Context, id string) (*cloud.Snapshot, 
 }
 
 func (h *hooked) Assign(ctx context.Context, id, iface string, want cloud.Want) ([]cloud.Block, error) {
-	return around(h, func() ([]cloud.Block, error) { return h.Cloud.Assign(ctx, id, iface, want) })
+	return around(h, func() ([]cloud.Block, error) {
+		for _, i := range h.p.r.cloud.Interfaces(id) {
+			if refuse := h.p.r.refuseFamily; refuse != nil && i.ID == iface && refuse(i, want.IPv6) {
+				return nil, errors.New("the subnet lacks the family")
+			}
+		}
+		return h.Cloud.Assign(ctx, id, iface, want)
+	})
 }
 
 func (h *hooked) Unassign(ctx context.Context, id, iface string, blocks []netip.Prefix) error {

@@ -85,6 +85,7 @@ type Interfaces struct {
 	// of Run's goroutine
 	cloud         cloud.Cloud
 	instance      string
+	replaced      bool // the store has interfaces of another machine, which had this node before
 	view          view
 	readAt        time.Time                       // begin of the reading
 	unconfirmed   map[string][]netip.Prefix       // blocks that only one reading has lacked, by interface
@@ -337,7 +338,14 @@ func (p *Interfaces) open(ctx context.Context) error {
 	case id != "" && err == nil && id == p.instance:
 		return nil
 	case id != "" && err == nil:
-		p.instance = id
+		p.replaced = p.replaced || p.instance != ""
+		p.instance, p.view = id, newView()
+		clear(p.toDelete)
+		clear(p.failedReturns)
+		clear(p.exhausted)
+		if p.replaced { // saved when the store has the interfaces of this machine
+			return nil
+		}
 		return p.saveInstance(ctx)
 	case p.instance != "": // of an earlier process
 		return nil
@@ -373,11 +381,21 @@ func (p *Interfaces) read(ctx context.Context) error {
 	}
 	p.next.reading = began + p.deps.Config.Reconcile
 	missing := p.view.missing(p.believed(), began)
+	if p.replaced { // what this machine lacks is the other one's, and may be in use there
+		missing = nil
+	}
 	p.unconfirmed, p.readAt = missing, readAt
 	if len(missing) > 0 {
 		p.next.reading = min(p.next.reading, began+confirm)
 	}
-	return p.reconcile(ctx, missing)
+	if err := p.reconcile(ctx, missing); err != nil || !p.replaced {
+		return err
+	}
+	if err := p.saveInstance(ctx); err != nil {
+		return fmt.Errorf("save the ID of this machine: %w", err)
+	}
+	p.replaced = false
+	return nil
 }
 
 // believed returns the blocks of the store by interface.
