@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ledger"
 )
 
@@ -42,7 +43,10 @@ func (p *Interfaces) shrink(ctx context.Context) error {
 func (p *Interfaces) giveBack(ctx context.Context) error {
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(p.toDelete)) {
-		if !p.isWanted(id, p.deps.Families) {
+		switch {
+		case p.hasBlocks(id): // the cloud has shown new ones since, which pods may have
+			delete(p.toDelete, id)
+		case !p.isWanted(id, p.deps.Families):
 			errs = append(errs, p.deleteInterface(ctx, id))
 		}
 	}
@@ -56,6 +60,11 @@ func (p *Interfaces) giveBack(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// hasBlocks reports whether the store has a block of an interface.
+func (p *Interfaces) hasBlocks(id string) bool {
+	return slices.ContainsFunc(p.store.Known(), func(b datastore.GrantedBlock) bool { return b.Interface == id })
 }
 
 // isWanted reports whether an interface, from which a return has failed, stays as it is: pods

@@ -130,3 +130,28 @@ func TestAddressesThatHaveGoneBackUnnoticedAreNotUsed(t *testing.T) {
 		r.agree()
 	})
 }
+
+// An address comes to an interface that the cloud does not delete at once, and a pod gets it.
+func TestAnInterfaceWithAPodIsNotDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := defaults()
+		conf.WarmIPs = 1
+		r := newRig(t, conf, memcloud.Config{PerInterface: 4})
+		r.start()
+		defer func() { r.end() }()
+		r.addAll(0, 6)
+		r.pass(2 * time.Minute)
+		all := r.cloud.Interfaces(instance)
+		r.g.Expect(all).To(HaveLen(2))
+		r.refuses("delete")
+		r.remove(3, 6)
+		for calls := 0; calls == 0; calls = r.cloud.Calls()["delete"] {
+			r.pass(time.Second)
+		}
+		r.addByHand(all[1].ID, "10.0.0.77")
+		r.pass(3 * time.Minute)
+		r.addAll(3, 5)
+		r.cloud.SetFault(nil)
+		r.pass(5 * time.Minute) // check compares the leases with the cloud
+	})
+}
