@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/ipam/watermark"
+	"github.com/cadastre/cadastre/ledger"
 )
 
 // minENIAge is the age below which an unused interface stays: a pod may be about
@@ -28,10 +29,13 @@ func (ds *DataStore) RemoveUnusedENIFromStore(warmIPTarget int, minimumIPTarget 
 // device number.
 func (ds *DataStore) RemoveUnusedENI(t Targets) string {
 	defer ds.lock()()
-	all := ds.stats(func(*subpool) bool { return true })
-	total, now := sum(all), ds.opt.Uptime()
+	var all [2]map[*attachment]Stats // by family
+	for f := range all {
+		all[f] = ds.stats(func(s *subpool) bool { return s.family == ledger.Family(f) })
+	}
+	now := ds.opt.Uptime()
 	for _, a := range slices.Backward(ds.sorted()) {
-		if why := ds.keeps(a, all[a], total, t, now); why != "" {
+		if why := ds.keepsFamilies(a, all, t, now); why != "" {
 			ds.opt.Log.Debug("an interface stays", "interface", a.ID, "because", why)
 			continue
 		}
@@ -53,7 +57,25 @@ func (ds *DataStore) RemoveUnusedENI(t Targets) string {
 	return ""
 }
 
-// keeps returns the reason for which a stays; "": it can be removed.
+// keepsFamilies returns the reason for which a stays; "": it can be removed. The targets
+// count for each family of which a has addresses: free ones of the other family do not
+// replace them.
+func (ds *DataStore) keepsFamilies(a *attachment, all [2]map[*attachment]Stats, t Targets, now time.Duration) string {
+	if all[0][a].Total+all[1][a].Total == 0 {
+		return ds.keeps(a, Stats{}, sum(all[0]).plus(sum(all[1])), t, now)
+	}
+	for f := range all {
+		if all[f][a].Total == 0 {
+			continue
+		}
+		if why := ds.keeps(a, all[f][a], sum(all[f]), t, now); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// keeps returns the reason for which a stays by the counts of a family; "": it can be removed.
 func (ds *DataStore) keeps(a *attachment, mine, total Stats, t Targets, now time.Duration) string {
 	if ds.opt.PrefixMode {
 		t.WarmIP, t.MinimumIP = roundUp(t.WarmIP), roundUp(t.MinimumIP)

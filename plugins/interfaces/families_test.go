@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Cadastre Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package interfaces_test
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+)
+
+// One family has its free addresses on one interface, the other family on another one.
+func TestAnInterfaceWithTheFreeAddressesOfOneFamilyStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := defaults()
+		conf.WarmIPs = 2
+		r := newDualRig(t, conf, memcloud.Config{
+			Subnets: map[string]netip.Prefix{
+				"subnet-1": netip.MustParsePrefix("10.0.0.0/31"),
+				"subnet-2": netip.MustParsePrefix("10.0.4.0/24"),
+			},
+			Second:   map[string]netip.Prefix{"subnet-1": netip.MustParsePrefix("fd00::/64"), "subnet-2": netip.MustParsePrefix("fd01::/64")},
+			Unusable: []string{"subnet-1"},
+		})
+		r.start()
+		defer func() { r.end() }()
+		r.pass(5 * time.Minute)
+		made := r.cloud.Calls()["create"]
+		r.pass(20 * time.Minute)
+		r.g.Expect(r.cloud.Calls()["create"]).To(Equal(made), "the interface stays")
+	})
+}
