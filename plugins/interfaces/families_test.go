@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 )
 
@@ -33,5 +34,29 @@ func TestAnInterfaceWithTheFreeAddressesOfOneFamilyStays(t *testing.T) {
 		made := r.cloud.Calls()["create"]
 		r.pass(20 * time.Minute)
 		r.g.Expect(r.cloud.Calls()["create"]).To(Equal(made), "the interface stays")
+	})
+}
+
+// The machine's first interface is in a subnet without IPv6, and the cloud refuses IPv6
+// addresses there as a wrong request.
+func TestAFamilyThatTheFirstSubnetLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := defaults()
+		conf.WarmIPs = 2
+		r := newDualRig(t, conf, memcloud.Config{
+			Interfaces: 2,
+			Subnets: map[string]netip.Prefix{
+				"subnet-1": netip.MustParsePrefix("10.0.0.0/24"),
+				"subnet-2": netip.MustParsePrefix("10.0.4.0/24"),
+			},
+			Second: map[string]netip.Prefix{"subnet-2": netip.MustParsePrefix("fd01::/64")},
+		})
+		r.refuseFamily = func(i *cloud.Interface, ipv6 bool) bool { return ipv6 && i.Subnet == "subnet-1" }
+		r.start()
+		defer func() { r.end() }()
+		r.pass(2 * time.Minute)
+		r.g.Expect(r.add(0, 2)).To(Equal(2), r.process.plugin.Shortage())
+		r.pass(5 * time.Minute)
+		r.agree()
 	})
 }

@@ -191,8 +191,11 @@ func (v *view) uplink(i *cloud.Interface) nodeset.Uplink {
 }
 
 // room returns the number of addresses or prefixes of a family that an interface can have
-// beside those that it has.
+// beside those that it has. A subnet that lacks the family gives none.
 func (v *view) room(i *cloud.Interface, f ledger.Family) int {
+	if s := v.subnets[i.Subnet]; s != nil && !hasFamily(s, f) {
+		return 0
+	}
 	has := 0
 	for _, b := range i.Blocks {
 		if !b.Primary && ledger.FamilyOf(b.Prefix.Addr()) == f {
@@ -217,16 +220,17 @@ func (v *view) counts() (n [2]int) {
 	return n
 }
 
+// hasFamily reports whether a subnet has a range of a family.
+func hasFamily(s *cloud.Subnet, f ledger.Family) bool {
+	return slices.ContainsFunc(s.Ranges, func(r cloud.Range) bool { return ledger.FamilyOf(r.CIDR.Addr()) == f })
+}
+
 // subnetFor returns the subnet with most free addresses for a new interface; "": there is
 // none. full are subnets that have no room.
 func (v *view) subnetFor(f ledger.Family, full map[string]bool) string {
 	var best *cloud.Subnet
 	for _, s := range v.subnets {
-		hasFamily := slices.ContainsFunc(
-			s.Ranges,
-			func(r cloud.Range) bool { return ledger.FamilyOf(r.CIDR.Addr()) == f },
-		)
-		if !s.Usable || full[s.ID] || !hasFamily || s.Zone != v.machine.Zone || s.Free == 0 {
+		if !s.Usable || full[s.ID] || !hasFamily(s, f) || s.Zone != v.machine.Zone || s.Free == 0 {
 			continue
 		}
 		if best == nil || s.Free > best.Free || s.Free == best.Free && s.ID < best.ID {
