@@ -22,8 +22,9 @@
 // device number and the highest address first. An interface that CreateInterface has
 // created and that has become empty by that is deleted, unless it is the first one, a
 // trunk or an Elastic Fabric Adapter. Each reading is followed by a sweep, at most once a
-// minute, or once in OrphanAge if that is less: it deletes orphans, and such interfaces that
-// have been empty, for Config.OrphanAge.
+// minute, or once in OrphanAge if that is less: it deletes orphans, and such interfaces of
+// the nodes' machines that have been empty, for Config.OrphanAge. It leaves machines without
+// a NetResourceSet alone: their agents may ask the cloud themselves.
 //
 // Any goroutine may call any method. No lock is held during a call of the cloud. An error
 // of the cloud leaves the provider's state as it was; the manager reads the outcome back.
@@ -76,6 +77,7 @@ type Provider struct {
 
 	mu         sync.Mutex
 	view       inventory
+	nodes      map[string]*node        // by name
 	full       map[[2]string]time.Time // machine, and interface or subnet: until when
 	fragmented map[string]time.Time    // subnets: until when
 	busy       map[string]int          // interfaces: calls that add to them
@@ -87,6 +89,7 @@ type Provider struct {
 var (
 	_ netresource.AllocationImplementation = (*Provider)(nil)
 	_ netresource.ChangeTracker            = (*Provider)(nil)
+	_ netresource.Forgetter                = (*Provider)(nil)
 	_ netresource.NetResourceOperations    = (*node)(nil)
 	_ netresource.IPv4Counter              = (*node)(nil)
 )
@@ -105,6 +108,7 @@ func New(c Config) *Provider {
 	return &Provider{
 		config:     c,
 		view:       newInventory(c.Consistency),
+		nodes:      map[string]*node{},
 		full:       map[[2]string]time.Time{},
 		fragmented: map[string]time.Time{},
 		busy:       map[string]int{},
@@ -120,7 +124,17 @@ func (p *Provider) CreateNetResource(
 ) netresource.NetResourceOperations {
 	n := &node{p: p}
 	n.UpdatedNode(obj)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.nodes[obj.Name] = n
 	return n
+}
+
+// Forget implements netresource.Forgetter.
+func (p *Provider) Forget(nodeName string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.nodes, nodeName)
 }
 
 // TracksChanges implements netresource.ChangeTracker: the cloud's answers say what it has done.

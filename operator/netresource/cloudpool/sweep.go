@@ -43,15 +43,19 @@ func (p *Provider) checkFence(ctx context.Context) error {
 	return p.config.Fence(ctx)
 }
 
-// longEmpty returns the interfaces that have been empty for OrphanAge.
+// longEmpty returns the interfaces of the nodes' machines that have been empty for OrphanAge.
 func (p *Provider) longEmpty() []item {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now, still := p.config.Now(), map[item]time.Time{}
-	for id, m := range p.view.machines {
+	for _, n := range p.nodes {
+		m, err := n.machine()
+		if err != nil {
+			continue
+		}
 		for _, i := range m.Interfaces {
 			if p.deletable(i) {
-				on := item{instance: id, iface: i.ID}
+				on := item{instance: m.ID, iface: i.ID}
 				still[on] = cmp.Or(p.empty[on], now)
 			}
 		}
