@@ -60,3 +60,32 @@ func TestAFamilyThatTheFirstSubnetLacks(t *testing.T) {
 		r.agree()
 	})
 }
+
+// OpenStack's subnets of IPv4 share the IPv6 subnet of their network. The machine's port has
+// an address in two of them. No uplink is made of ranges of which one is there twice.
+func TestARangeOfTwoSubnetsIsInTheUplinkOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := defaults()
+		conf.WarmIPs = 2
+		shared := netip.MustParsePrefix("fd00::/64")
+		r := newDualRig(t, conf, memcloud.Config{
+			Subnets: map[string]netip.Prefix{
+				"subnet-1": netip.MustParsePrefix("10.0.0.0/24"),
+				"subnet-2": netip.MustParsePrefix("10.0.4.0/24"),
+			},
+			Second: map[string]netip.Prefix{"subnet-1": shared, "subnet-2": shared},
+		})
+		r.cloud.Change(instance, r.first().ID, func(i *cloud.Interface) {
+			own := netip.MustParsePrefix("10.0.4.77/32")
+			i.Blocks = append(i.Blocks, cloud.Block{Prefix: own, Subnet: "subnet-2", Primary: true})
+		})
+		r.start()
+		defer func() { r.end() }()
+		r.addAll(0, 1)
+		var ranges []string
+		for _, x := range r.process.uplinks()[0].Ranges {
+			ranges = append(ranges, x.CIDR.String())
+		}
+		r.g.Expect(ranges).To(ConsistOf("10.0.0.0/24", "10.0.4.0/24", "fd00::/64"))
+	})
+}

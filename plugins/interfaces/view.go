@@ -180,7 +180,12 @@ func (v *view) uplink(i *cloud.Interface) nodeset.Uplink {
 		if s == nil {
 			continue
 		}
-		u.Ranges = append(u.Ranges, s.Ranges...)
+		for _, r := range s.Ranges { // an IPv6 range may be that of several subnets
+			same := func(x cloud.Range) bool { return x.CIDR == r.CIDR }
+			if !slices.ContainsFunc(u.Ranges, same) {
+				u.Ranges = append(u.Ranges, r)
+			}
+		}
 		for _, p := range s.VPC {
 			if !slices.Contains(u.VPCCIDRs, p) {
 				u.VPCCIDRs = append(u.VPCCIDRs, p)
