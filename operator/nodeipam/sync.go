@@ -150,7 +150,9 @@ func (m *clusterMode) give(ctx context.Context, node *v1.Node, all []netip.Prefi
 	if hasPodCIDRs(node) {
 		return m.reconcile(ctx, node)
 	}
-	if err := m.addAliases(ctx, node, missing); err != nil {
+	// Those that are there, too: an earlier call may have added one and not have learned whether
+	// another machine has it.
+	if err := m.addAliases(ctx, node, blocks); err != nil {
 		return err
 	}
 	live, err := m.publish(ctx, node, blocks)
