@@ -77,13 +77,14 @@ type Provider struct {
 
 	mu         sync.Mutex
 	view       inventory
-	nodes      map[string]*node        // by name
-	full       map[[2]string]time.Time // machine, and interface or subnet: until when
-	fragmented map[string]time.Time    // subnets: until when
-	busy       map[string]int          // interfaces: calls that add to them
-	deleting   map[string]bool         // interfaces that are being deleted
-	empty      map[item]time.Time      // interfaces without addresses for pods: since when
-	sweptAt    time.Time               // of the last sweep; zero: none yet
+	nodes      map[string]*node          // by name
+	owners     map[string]map[*node]bool // nodes by machine; more than one is an error
+	full       map[[2]string]time.Time   // machine, and interface or subnet: until when
+	fragmented map[string]time.Time      // subnets: until when
+	busy       map[string]int            // interfaces: calls that add to them
+	deleting   map[string]bool           // interfaces that are being deleted
+	empty      map[item]time.Time        // interfaces without addresses for pods: since when
+	sweptAt    time.Time                 // of the last sweep; zero: none yet
 }
 
 var (
@@ -109,6 +110,7 @@ func New(c Config) *Provider {
 		config:     c,
 		view:       newInventory(c.Consistency),
 		nodes:      map[string]*node{},
+		owners:     map[string]map[*node]bool{},
 		full:       map[[2]string]time.Time{},
 		fragmented: map[string]time.Time{},
 		busy:       map[string]int{},
@@ -122,11 +124,14 @@ func (p *Provider) CreateNetResource(
 	obj *v1alpha1.NetResourceSet,
 	_ *netresource.NetResource,
 ) netresource.NetResourceOperations {
-	n := &node{p: p}
-	n.UpdatedNode(obj)
+	n := &node{p: p, obj: obj}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if before := p.nodes[obj.Name]; before != nil {
+		before.leave()
+	}
 	p.nodes[obj.Name] = n
+	n.own()
 	return n
 }
 
@@ -134,7 +139,10 @@ func (p *Provider) CreateNetResource(
 func (p *Provider) Forget(nodeName string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.nodes, nodeName)
+	if n := p.nodes[nodeName]; n != nil {
+		n.leave()
+		delete(p.nodes, nodeName)
+	}
 }
 
 // TracksChanges implements netresource.ChangeTracker: the cloud's answers say what it has done.

@@ -20,7 +20,8 @@ import (
 
 // node implements netresource.NetResourceOperations for one node.
 type node struct {
-	p *Provider
+	p    *Provider
+	owns string // the machine under which owners of p has it; p.mu guards it
 
 	mu  sync.Mutex
 	obj *v1alpha1.NetResourceSet
@@ -34,9 +35,41 @@ const (
 
 // UpdatedNode implements netresource.NetResourceOperations.
 func (n *node) UpdatedNode(obj *v1alpha1.NetResourceSet) {
+	n.p.mu.Lock()
+	defer n.p.mu.Unlock()
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.obj = obj
+	n.mu.Unlock()
+	if n.p.nodes[obj.Name] == n {
+		n.own()
+	}
+}
+
+// own records the node's machine. The caller holds p.mu.
+func (n *node) own() {
+	id := n.instance()
+	if n.owns == id {
+		return
+	}
+	n.leave()
+	if n.p.owners[id] == nil {
+		n.p.owners[id] = map[*node]bool{}
+	}
+	n.owns, n.p.owners[id][n] = id, true
+}
+
+// leave forgets the node's machine. The caller holds p.mu.
+func (n *node) leave() {
+	delete(n.p.owners[n.owns], n)
+	if len(n.p.owners[n.owns]) == 0 {
+		delete(n.p.owners, n.owns)
+	}
+	n.owns = ""
+}
+
+// before reports whether a NetResourceSet is older than another one.
+func before(a, b *v1alpha1.NetResourceSet) bool {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
 // object returns the newest version of the NetResourceSet, which is only read.
@@ -52,13 +85,20 @@ func (n *node) instance() string {
 	return cmp.Or(obj.Spec.InstanceID, obj.Name)
 }
 
-// machine returns the node's machine. The caller holds p.mu.
+// machine returns the node's machine, unless an older NetResourceSet has it. The caller holds
+// p.mu.
 func (n *node) machine() (*cloud.Instance, error) {
 	id := n.instance()
 	m := n.p.view.machines[id]
 	if m == nil {
 		return nil, fmt.Errorf("find machine %q at the cloud %s: %w", id, n.p.config.Cloud.Name(),
 			netresource.ErrInstanceNotFound)
+	}
+	for other := range n.p.owners[id] { // its addresses would be those of two nodes
+		if first := other.object(); other != n && before(first, n.object()) {
+			return nil, fmt.Errorf("find machine %q: it is the machine of NetResourceSet %s: "+
+				"want another spec.instanceID, which follows from cadastre.instanceID or the Node's providerID", id, first.Name)
+		}
 	}
 	return m, nil
 }
