@@ -337,6 +337,12 @@ func (n *node) plan(a *netresource.AllocationAction, f int) (r request, m *cloud
 	if m, err = n.machine(); err != nil {
 		return r, nil, err
 	}
+	for _, f := range p.families() { // the interface would have no address for a pod
+		if m.Limits.Addresses[f] == 0 {
+			return r, nil, fmt.Errorf("create an interface of machine %q: its type %q permits no %s addresses for pods: "+
+				"want another type, or nodes without that family", m.ID, m.Type, [2]string{"IPv4", "IPv6"}[f])
+		}
+	}
 	copied := *m
 	copied.Interfaces = slices.Clone(m.Interfaces)
 	if r.subnet = string(a.PoolID); a.InterfaceID != "" || r.subnet == "" {
