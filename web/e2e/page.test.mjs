@@ -360,12 +360,14 @@ test('operator: decisions appear with their outcome, without a reload', operator
 })
 
 test('operator: the decisions of the last hour are counted', operator, async () => {
+  const page = await open(CADASTRE_OPERATOR)
   await page.getByRole('tab', { name: 'Last hour' }).click()
   const { decisions } = await api(page, 'map/changes')
   assert.ok(decisions.some((d) => d.count > 0 && d.failed === 0), 'a decision is done')
   const text = await page.locator('#changes table').innerText()
   for (const d of decisions) assert.ok(text.includes(`${d.by}: ${d.name}`), `no ${d.name} in ${text}`)
   assert.match(await page.locator('#changes-sum').innerText(), /^In the last hour \d+ decisions, of which \d+ failed\.$/)
+  await page.close()
 })
 
 test('operator: findings are those of the last comparison, and lead to their place', operator, async () => {

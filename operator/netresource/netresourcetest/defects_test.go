@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -26,7 +27,9 @@ import (
 type bad struct {
 	netresource.AllocationImplementation
 	defect string
-	first  netresource.NetResourceOperations
+
+	mu    sync.Mutex
+	first netresource.NetResourceOperations
 }
 
 type badNode struct {
@@ -44,6 +47,8 @@ func (b *bad) Resync(ctx context.Context) time.Time {
 }
 
 func (b *bad) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.first == nil || b.defect != "one node's addresses for another" {
 		b.first = b.AllocationImplementation.CreateNetResource(o, n)
 	}
