@@ -147,7 +147,40 @@ func (c *Cloud) remember(all ...types.NetworkInterface) {
 		f := facts{subnet: aws.ToString(n.SubnetId), own: own}
 		f.own6, f.told6 = c.ownIPv6(n)
 		c.keep(aws.ToString(n.NetworkInterfaceId), f)
+		c.keepFirst(n)
 	}
+}
+
+// firstInterface holds what new interfaces of a machine have from its first one.
+type firstInterface struct {
+	vpc    string
+	groups []string
+}
+
+// keepFirst keeps an interface if it is the first one of a machine.
+func (c *Cloud) keepFirst(n types.NetworkInterface) {
+	a := n.Attachment
+	if a == nil || a.InstanceId == nil || aws.ToInt32(a.DeviceIndex) != 0 || aws.ToInt32(a.NetworkCardIndex) != 0 {
+		return
+	}
+	first := firstInterface{vpc: aws.ToString(n.VpcId)}
+	for _, g := range n.Groups {
+		first.groups = append(first.groups, aws.ToString(g.GroupId))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.firsts) >= maxFacts {
+		clear(c.firsts)
+	}
+	c.firsts[*a.InstanceId] = first
+}
+
+// firstOf returns the first interface of a machine, as the last reading showed it.
+func (c *Cloud) firstOf(instance string) (first firstInterface, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first, known = c.firsts[instance]
+	return first, known
 }
 
 // keep keeps the facts of an interface.

@@ -36,14 +36,11 @@ func (c *Cloud) CreateInterface(
 	if want.Subnet == "" || want.Count < 0 {
 		return fail(fmt.Errorf("subnet %q, count %d: want a subnet's ID and a count from 0", want.Subnet, want.Count))
 	}
-	attached, err := c.interfaces(ctx, filter("attachment.instance-id", instance))
+	first, device, err := c.place(ctx, instance, want.Device)
 	if err != nil {
 		return fail(explain(err))
 	}
-	if len(attached) == 0 {
-		return fail(fmt.Errorf("%w, or does not show its interfaces yet", cloud.ErrNoInstance))
-	}
-	groups, err := c.securityGroups(ctx, attached)
+	groups, err := c.securityGroups(ctx, first)
 	if err != nil {
 		return fail(explain(err))
 	}
@@ -55,7 +52,7 @@ func (c *Cloud) CreateInterface(
 	if err != nil {
 		return fail(explain(err))
 	}
-	iface, err := c.use(ctx, instance, created, freeDevice(attached, want.Device))
+	iface, err := c.use(ctx, instance, created, device)
 	if err == nil {
 		return iface, nil
 	}
@@ -69,6 +66,27 @@ func (c *Cloud) CreateInterface(
 		err = fmt.Errorf("%w; and remove it: %w", err, explain(removed))
 	}
 	return fail(err)
+}
+
+// place returns the first interface of a machine and the device number of a new one. It asks EC2
+// only for what neither the caller nor an earlier reading says: if the wanted number is taken,
+// attach finds another one.
+func (c *Cloud) place(ctx context.Context, instance string, wanted int) (firstInterface, int, error) {
+	if first, known := c.firstOf(instance); known && wanted > 0 {
+		return first, wanted, nil
+	}
+	attached, err := c.interfaces(ctx, filter("attachment.instance-id", instance))
+	if err != nil {
+		return firstInterface{}, 0, err
+	}
+	if len(attached) == 0 {
+		return firstInterface{}, 0, fmt.Errorf("%w, or does not show its interfaces yet", cloud.ErrNoInstance)
+	}
+	first, known := c.firstOf(instance)
+	if !known {
+		return firstInterface{}, 0, errors.New("the machine does not show its first interface yet")
+	}
+	return first, freeDevice(attached, wanted), nil
 }
 
 // freeDevice returns the wanted device number if it is free, or else the lowest free one.
@@ -206,22 +224,11 @@ func (c *Cloud) attach(ctx context.Context, id, instance string, device int) (st
 }
 
 // securityGroups returns the security groups of a new interface of a machine.
-func (c *Cloud) securityGroups(ctx context.Context, attached []types.NetworkInterface) ([]string, error) {
-	first := slices.IndexFunc(attached, func(n types.NetworkInterface) bool {
-		return n.Attachment != nil && aws.ToInt32(n.Attachment.DeviceIndex) == 0 &&
-			aws.ToInt32(n.Attachment.NetworkCardIndex) == 0
-	})
-	if first < 0 {
-		return nil, errors.New("the machine does not show its first interface yet")
-	}
+func (c *Cloud) securityGroups(ctx context.Context, first firstInterface) ([]string, error) {
 	if len(c.config.SecurityGroupTags) == 0 {
-		var ids []string
-		for _, g := range attached[first].Groups {
-			ids = append(ids, aws.ToString(g.GroupId))
-		}
-		return ids, nil
+		return first.groups, nil
 	}
-	return c.taggedGroups(ctx, aws.ToString(attached[first].VpcId))
+	return c.taggedGroups(ctx, first.vpc)
 }
 
 // taggedGroups returns the security groups of a VPC that Config.SecurityGroupTags selects.

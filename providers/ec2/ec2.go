@@ -34,10 +34,11 @@ type Cloud struct {
 	pause  backoff.Policy
 
 	mu     sync.Mutex
-	types  map[string]typeLimits  // by instance type
-	vpcs   map[string]vpcRanges   // by VPC
-	groups map[string]groupsOfVPC // by VPC
-	facts  map[string]facts       // by interface
+	types  map[string]typeLimits     // by instance type
+	vpcs   map[string]vpcRanges      // by VPC
+	groups map[string]groupsOfVPC    // by VPC
+	facts  map[string]facts          // by interface
+	firsts map[string]firstInterface // by machine
 }
 
 // groupsOfVPC holds the security groups that Config.SecurityGroupTags selects in a VPC.
@@ -88,6 +89,7 @@ func New(ctx context.Context, c Config) (*Cloud, error) {
 		vpcs:   map[string]vpcRanges{},
 		groups: map[string]groupsOfVPC{},
 		facts:  map[string]facts{},
+		firsts: map[string]firstInterface{},
 	}, nil
 }
 

@@ -36,6 +36,13 @@ func testCreate(t *testing.T, server *mototest.Server) {
 	g.Expect(prefixes(made.Blocks)).To(HaveLen(4))
 	shown := n.read(id).Interfaces[1]
 	g.Expect(shown).To(Equal(made))
+	n.sent.take()
+	second, err := n.cloud.CreateInterface(ctx, id, cloud.NewInterface{Subnet: n.subnet, Want: cloud.Want{Count: 1}, Device: 2})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(n.sent.take()).To(Equal([]string{
+		"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute",
+	}), "the machine was read before")
+	g.Expect(n.cloud.DeleteInterface(ctx, id, second.ID)).To(Succeed())
 	var real types.NetworkInterface
 	for _, i := range n.interfaces() {
 		if *i.NetworkInterfaceId == made.ID {
