@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -67,11 +68,11 @@ func (a *app) acceptText(r localapi.AcceptReport, wide bool) string {
 			r.Database.Sequence,
 		)
 	}
-	var g grid
-	g.add("why", r.Reason)
-	g.add("noted", a.commitText(r.Noted, wide))
-	g.add("database", a.commitText(r.Database, wide))
-	g.add("", plural(len(r.Leases), "lease", "leases")+" in it")
+	var g columns.Rows
+	g.Add("why", r.Reason)
+	g.Add("noted", a.commitText(r.Noted, wide))
+	g.Add("database", a.commitText(r.Database, wide))
+	g.Add("", plural(len(r.Leases), "lease", "leases")+" in it")
 	text := g.String()
 	if r.Noted.Lineage == r.Database.Lineage && r.Noted.Sequence > r.Database.Sequence {
 		text += fmt.Sprintf(
@@ -84,7 +85,7 @@ func (a *app) acceptText(r localapi.AcceptReport, wide bool) string {
 		text += "in use, and not leased to the pod that reports it:\n"
 	}
 	for _, l := range r.Unleased {
-		text += "  " + clean(strings.TrimSpace(l.IP+" "+strings.Trim(l.PodNamespace+"/"+l.PodName, "/"))) + "\n"
+		text += "  " + columns.Clean(strings.TrimSpace(l.IP+" "+strings.Trim(l.PodNamespace+"/"+l.PodName, "/"))) + "\n"
 	}
 	if r.Accepted {
 		return text + "accepted: new addresses are allocated again\n"

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -67,7 +68,7 @@ func (a *app) backup(ctx context.Context, file string, force bool) error {
 	}
 	return a.print(
 		backupReport{file, n},
-		func(bool) string { return fmt.Sprintf("wrote %s, %d bytes\n", clean(file), n) },
+		func(bool) string { return fmt.Sprintf("wrote %s, %d bytes\n", columns.Clean(file), n) },
 	)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -148,14 +149,14 @@ func checkText(r localapi.CheckReport) string {
 
 // findingText describes a finding.
 func findingText(f localapi.Finding) string {
-	text := clean(f.Number+" "+f.Name+": "+f.Text) + "\n"
+	text := columns.Clean(f.Number+" "+f.Name+": "+f.Text) + "\n"
 	for _, e := range f.Evidence {
-		text += "     " + clean(e.Witness+": "+e.Text) + "\n"
+		text += "     " + columns.Clean(e.Witness+": "+e.Text) + "\n"
 	}
 	if f.Repair != "" {
-		text += "     repair: " + clean(f.Repair) + "\n"
+		text += "     repair: " + columns.Clean(f.Repair) + "\n"
 	}
-	return text + "     fix: " + clean(f.Fix) + "\n"
+	return text + "     fix: " + columns.Clean(f.Fix) + "\n"
 }
 
 // comparedText lists the leases and the witnesses of a report: those that were compared,
@@ -182,9 +183,9 @@ func comparedText(r localapi.CheckReport) string {
 		case "present":
 			parts = append(parts, presentText(w))
 		case "missing":
-			missing = append(missing, clean(w.Name+" ("+w.Reason+")"))
+			missing = append(missing, columns.Clean(w.Name+" ("+w.Reason+")"))
 		default:
-			not = append(not, clean(w.Name))
+			not = append(not, columns.Clean(w.Name))
 		}
 	}
 	text := strings.Join(parts, ", ")
@@ -212,5 +213,5 @@ func presentText(w localapi.Witness) string {
 	if w.Source != "" && w.Name != "kernel" {
 		text = w.Source + ", " + text
 	}
-	return clean(w.Name + " (" + text + ")")
+	return columns.Clean(w.Name + " (" + text + ")")
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -41,9 +42,9 @@ func (a *app) clusterCheckText(c localapi.ClusterCheck) string {
 	switch c.State {
 	case localapi.ClusterCheckCurrent, localapi.ClusterCheckOutdated:
 	case localapi.ClusterCheckNotApplicable:
-		return "not applicable: " + clean(c.Problem) + "\n"
+		return "not applicable: " + columns.Clean(c.Problem) + "\n"
 	default:
-		return "cannot tell: " + clean(c.Problem) + "\n"
+		return "cannot tell: " + columns.Clean(c.Problem) + "\n"
 	}
 	for _, f := range c.Findings {
 		fmt.Fprintf(&b, "%s     since: %s\n", findingText(f.Finding), age(a.now(), f.Since))
@@ -52,16 +53,22 @@ func (a *app) clusterCheckText(c localapi.ClusterCheck) string {
 		fmt.Fprintf(&b, "%d further findings, which are too many to be listed\n", more)
 	}
 	for _, what := range c.LeftOut {
-		fmt.Fprintf(&b, "not compared: %s\n", clean(what))
+		fmt.Fprintf(&b, "not compared: %s\n", columns.Clean(what))
 	}
 	verdict := "clean"
 	switch {
 	case c.State == localapi.ClusterCheckOutdated:
-		verdict = "cannot tell: " + clean(c.Problem) + "\nat that time " + plural(int(c.Total), "finding", "findings")
+		verdict = "cannot tell: " + columns.Clean(
+			c.Problem,
+		) + "\nat that time " + plural(
+			int(c.Total),
+			"finding",
+			"findings",
+		)
 	case c.Total > 0:
 		verdict = plural(int(c.Total), "finding", "findings")
 	}
 	fmt.Fprintf(&b, "%s: %s compared %s ago by operator %s\n",
-		verdict, clean(strings.Join(c.Compared, ", ")), age(a.now(), c.At), clean(c.Instance))
+		verdict, columns.Clean(strings.Join(c.Compared, ", ")), age(a.now(), c.At), columns.Clean(c.Instance))
 	return b.String()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -64,24 +65,24 @@ func dockerPoolsTable(pools []localapi.DockerPool) string {
 	if len(pools) == 0 {
 		return "no pools\n"
 	}
-	g := grid{{"POOL", "CIDR", "SUB-POOL", "LEASES", "REQUESTS", "REQUESTED WITH"}}
+	g := columns.Rows{{"POOL", "CIDR", "SUB-POOL", "LEASES", "REQUESTS", "REQUESTED WITH"}}
 	for _, p := range pools {
-		g.add(p.ID, p.CIDR, p.SubPool, fmt.Sprint(p.Leases), fmt.Sprint(p.Requests), requestedWith(p))
+		g.Add(p.ID, p.CIDR, p.SubPool, fmt.Sprint(p.Leases), fmt.Sprint(p.Requests), requestedWith(p))
 	}
 	text := g.String()
 	for _, p := range pools {
 		if x := p.GivenUp; x != nil {
 			text += fmt.Sprintf(
 				"\n%s: %s given up since %s: %s\n  cadastre docker pools keep %s undoes that\n",
-				clean(p.ID),
+				columns.Clean(p.ID),
 				plural(
 					x.Requests,
 					"request is",
 					"requests are",
 				),
 				x.Since.Format(time.RFC3339),
-				clean(x.Evidence),
-				clean(p.ID),
+				columns.Clean(x.Evidence),
+				columns.Clean(p.ID),
 			)
 		}
 	}
@@ -130,7 +131,7 @@ func (a *app) dockerPoolKeepCmd() *cobra.Command {
 			); err != nil {
 				return fmt.Errorf("docker pools keep %s: %w", args[0], err)
 			}
-			return a.print(done, func(bool) string { return "kept pool " + clean(done.ID) + "\n" })
+			return a.print(done, func(bool) string { return "kept pool " + columns.Clean(done.ID) + "\n" })
 		}),
 	}
 }
@@ -223,7 +224,7 @@ func (a *app) releaseDockerPool(ctx context.Context, req localapi.DockerPoolRele
 	return a.print(done, func(bool) string {
 		return fmt.Sprintf(
 			"released pool %s and %s in it\n",
-			clean(done.ID),
+			columns.Clean(done.ID),
 			plural(len(done.Leases), "address", "addresses"),
 		)
 	})

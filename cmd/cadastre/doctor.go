@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/internal/redact"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -115,9 +116,14 @@ type nopCloser struct{ io.Writer }
 func (nopCloser) Close() error { return nil }
 
 func (r doctorReport) text() string {
-	text := fmt.Sprintf("wrote %s, %d bytes: %s\n", clean(r.File), r.Bytes, plural(len(r.Parts), "part", "parts"))
+	text := fmt.Sprintf(
+		"wrote %s, %d bytes: %s\n",
+		columns.Clean(r.File),
+		r.Bytes,
+		plural(len(r.Parts), "part", "parts"),
+	)
 	for _, m := range r.Missing {
-		text += "missing: " + m.Part + ": " + clean(m.Reason) + "\n"
+		text += "missing: " + m.Part + ": " + columns.Clean(m.Reason) + "\n"
 	}
 	return text + "It has addresses and the names of pods and nodes: look into it before you send it.\n"
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -212,12 +213,12 @@ func (a *app) eventText(r record, wide bool) string {
 	if details := eventDetails(r); len(details) > 0 {
 		line += "  " + strings.Join(details, "; ")
 	}
-	line = clean(line) + "\n"
+	line = columns.Clean(line) + "\n"
 	if !wide {
 		return line
 	}
 	for _, more := range eventLines(r) {
-		line += "    " + clean(more) + "\n"
+		line += "    " + columns.Clean(more) + "\n"
 	}
 	return line
 }

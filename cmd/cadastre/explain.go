@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cadastre/cadastre/explain"
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -176,7 +177,7 @@ func (a *app) explain(ctx context.Context, query url.Values) error {
 func cleanText(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
-		lines[i] = clean(line)
+		lines[i] = columns.Clean(line)
 	}
 	return strings.Join(lines, "\n")
 }

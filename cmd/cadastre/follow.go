@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -121,7 +122,7 @@ func (f *follower) restarted() {
 // gone says once that there is no agent.
 func (f *follower) gone() {
 	if !f.away {
-		f.a.note("cadastre: the agent at %s is gone, waiting for it", clean(f.c.socket))
+		f.a.note("cadastre: the agent at %s is gone, waiting for it", columns.Clean(f.c.socket))
 		f.away = true
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -164,7 +165,7 @@ func (a *app) leasesTable(leases []localapi.Lease, wide bool) string {
 	if wide {
 		head = append(head, "SINCE", "BLOCK", "UID", "REASON")
 	}
-	g := grid{head}
+	g := columns.Rows{head}
 	for _, l := range leases {
 		row := []string{
 			l.IP,

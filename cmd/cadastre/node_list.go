@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -60,7 +61,7 @@ func (a *app) nodesTable(nodes []localapi.Node, wide bool, b *bars) string {
 	if wide {
 		head = append(head, "GENERATION", "INSTANCE", "POOLS")
 	}
-	g := grid{head}
+	g := columns.Rows{head}
 	for _, n := range nodes {
 		row := []string{
 			fmt.Sprint(n.ID),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -51,7 +52,7 @@ overrides the latter.`,
 			}
 			done := nodeReleased{args[0], reply.ID, reply.Until}
 			return a.print(done, func(bool) string {
-				text := fmt.Sprintf("released node ID %d of %s\n", done.ID, clean(done.Name))
+				text := fmt.Sprintf("released node ID %d of %s\n", done.ID, columns.Clean(done.Name))
 				if done.Until != nil {
 					text += fmt.Sprintf(
 						"its agent may still run: other nodes get its addresses from %s on\n",

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/cadastre/cadastre/internal/columns"
 )
 
 // format is a way to print.
@@ -120,7 +120,7 @@ func printNames(v any) ([]byte, error) {
 	names, err := namesOf(v)
 	var out []byte
 	for _, name := range names {
-		out = append(append(out, clean(name)...), '\n')
+		out = append(append(out, columns.Clean(name)...), '\n')
 	}
 	return out, err
 }
@@ -140,58 +140,11 @@ func encode(v any, indent string) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// grid is rows of cells, printed in columns.
-type grid [][]string
-
-// add appends a row.
-func (g *grid) add(cells ...string) { *g = append(*g, cells) }
-
-// String aligns the columns, two spaces apart; an empty cell is "-".
-func (g grid) String() string {
-	var widths []int
-	for _, row := range g {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(shown(cell)))
-		}
-	}
-	var b strings.Builder
-	for _, row := range g {
-		line := ""
-		for i, cell := range row {
-			cell = shown(cell)
-			line += cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2)
-		}
-		b.WriteString(strings.TrimRight(line, " "))
-		b.WriteByte('\n')
-	}
-	return b.String()
-}
-
-func shown(cell string) string {
-	if cell == "" {
-		return "-"
-	}
-	return clean(cell)
-}
-
-// clean removes the characters of a foreign name that could move the cursor of a terminal.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
 // cleanLines is clean for a text of several lines.
 func cleanLines(s string) string {
 	lines := strings.Split(strings.ReplaceAll(s, "\t", "  "), "\n")
 	for i, line := range lines {
-		lines[i] = clean(line)
+		lines[i] = columns.Clean(line)
 	}
 	return strings.Join(lines, "\n")
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/ledger/addrspace"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
@@ -82,7 +83,7 @@ func planText(n nodePlan, wide bool) string {
 			}
 			return show(part)
 		}
-		text += "\n" + grid{
+		text += "\n" + columns.Rows{
 			{"  pods", of(f.PodSubnetThisNode, f.PodSubnetAllNodes)},
 			{"  pod gateway", show(f.PodGatewayIP)},
 			{"  pod addresses", podAddresses(f)},
@@ -104,7 +105,7 @@ func plansTable(plans []nodePlan, wide bool) string {
 	if wide {
 		head = append(head, "POD GATEWAY", "NAT LOOPBACK", "VPP-HOST LINK")
 	}
-	g := grid{head}
+	g := columns.Rows{head}
 	for _, n := range plans {
 		for _, f := range n.families() {
 			row := []string{
@@ -128,7 +129,7 @@ func plansTable(plans []nodePlan, wide bool) string {
 func warningText(warnings []string) string {
 	text := ""
 	for _, w := range warnings {
-		text += "\nwarning: " + clean(w)
+		text += "\nwarning: " + columns.Clean(w)
 	}
 	if text != "" {
 		text = text + "\n"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -56,7 +57,7 @@ func (a *app) poolsTable(pools []localapi.Pool, wide bool, b *bars) string {
 	if wide {
 		head = append(head, "GENERATION", "ORIGIN", "BLOCKS")
 	}
-	g := grid{head}
+	g := columns.Rows{head}
 	problems := ""
 	for _, p := range pools {
 		var ranges, blocks []string
@@ -77,7 +78,7 @@ func (a *app) poolsTable(pools []localapi.Pool, wide bool, b *bars) string {
 		}
 		g = append(g, row)
 		if p.Problem != "" {
-			problems += clean(p.Name+": "+p.Problem) + "\n"
+			problems += columns.Clean(p.Name+": "+p.Problem) + "\n"
 		}
 	}
 	return g.String() + problems

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -62,7 +63,7 @@ func reclaimsText(all localapi.Reclaims, now time.Time) string {
 	if len(all.Pending)+len(all.Ended) == 0 {
 		return noReclaims(all.Enabled)
 	}
-	g := grid{{"STATE", "ADDRESS", "POOL", "OWNER", "AGE", "UNTIL", "EVIDENCE"}}
+	g := columns.Rows{{"STATE", "ADDRESS", "POOL", "OWNER", "AGE", "UNTIL", "EVIDENCE"}}
 	for _, r := range append(all.Pending, all.Ended...) {
 		until := ""
 		if !r.Until.IsZero() {
@@ -72,7 +73,7 @@ func reclaimsText(all localapi.Reclaims, now time.Time) string {
 		if owner == "" {
 			owner = r.Network + "/" + r.ContainerID + "/" + r.IfName
 		}
-		g.add(r.State, addressesText(r.IP), r.Pool, owner, age(now, r.At), until, r.Reason)
+		g.Add(r.State, addressesText(r.IP), r.Pool, owner, age(now, r.At), until, r.Reason)
 	}
 	return g.String()
 }
@@ -136,7 +137,7 @@ func undoneText(done localapi.ReclaimUndone) string {
 		if l.PodName == "" {
 			owner = l.Network + "/" + l.ContainerID + "/" + l.IfName
 		}
-		fmt.Fprintf(&b, "%s of pool %s is held again by %s\n", l.IP, clean(l.Pool), clean(owner))
+		fmt.Fprintf(&b, "%s of pool %s is held again by %s\n", l.IP, columns.Clean(l.Pool), columns.Clean(owner))
 	}
 	return b.String()
 }
@@ -179,11 +180,11 @@ func (a *app) reclaimRunCmd() *cobra.Command {
 }
 
 func (a *app) runText(run localapi.ReclaimRun, all bool) string {
-	var witnesses grid
+	var witnesses columns.Rows
 	for _, w := range run.Witnesses {
-		witnesses.add("witness", witnessText(w, a.now(), false))
+		witnesses.Add("witness", witnessText(w, a.now(), false))
 	}
-	g := grid{{"ADDRESS", "POOL", "OWNER", "NEXT", "WHY"}}
+	g := columns.Rows{{"ADDRESS", "POOL", "OWNER", "NEXT", "WHY"}}
 	used := 0
 	for _, s := range run.Steps {
 		next, why := s.Action, firstText(s.Reason, s.Waits)
@@ -197,7 +198,7 @@ func (a *app) runText(run localapi.ReclaimRun, all bool) string {
 			}
 			why = "in use: " + strings.Join(s.Evidence, "; ")
 		}
-		g.add(addressesText(s.IP), s.Pool, firstText(s.Pod, s.Key), next, why)
+		g.Add(addressesText(s.IP), s.Pool, firstText(s.Pod, s.Key), next, why)
 	}
 	text := witnesses.String()
 	if !run.Enabled {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -186,7 +187,7 @@ func (a *app) nothingToRelease(ctx context.Context, f *releaseFlags, would local
 	return a.print(would, func(bool) string {
 		text := "nothing to release" + where
 		for _, s := range would.Skipped {
-			text += "\n" + clean(s)
+			text += "\n" + columns.Clean(s)
 		}
 		if f.ContainerID != "" && len(would.Skipped) == 0 {
 			text += ": no container has this whole ID (see cadastre leases -o wide)"
@@ -206,13 +207,13 @@ func (a *app) unleased(ctx context.Context, ip string) (string, error) {
 	addr := netip.MustParseAddr(ip) // check has read it
 	for _, b := range s.Blocks {
 		if p, err := netip.ParsePrefix(b.Block); err == nil && p.Contains(addr) {
-			return fmt.Sprintf(": %s of pool %s is not leased", ip, clean(b.Pool)), nil
+			return fmt.Sprintf(": %s of pool %s is not leased", ip, columns.Clean(b.Pool)), nil
 		}
 	}
 	return fmt.Sprintf(
 		": %s is in no block of this node %s (see cadastre node list for those of others)",
 		ip,
-		clean(s.NodeName),
+		columns.Clean(s.NodeName),
 	), nil
 }
 
@@ -221,7 +222,7 @@ func (a *app) unleased(ctx context.Context, ip string) (string, error) {
 func (a *app) showRelease(would localapi.ReleaseReply, yes bool) error {
 	text := a.leasesTable(would.Leases, a.output == formatWide)
 	for _, s := range would.Skipped {
-		text += "not released: " + clean(s) + "\n"
+		text += "not released: " + columns.Clean(s) + "\n"
 	}
 	switch {
 	case a.forPeople():
@@ -235,7 +236,7 @@ func (a *app) showRelease(would localapi.ReleaseReply, yes bool) error {
 func releasedText(done localapi.ReleaseReply) string {
 	ips := make([]string, len(done.Leases))
 	for i, l := range done.Leases {
-		ips[i] = clean(l.IP)
+		ips[i] = columns.Clean(l.IP)
 	}
 	return fmt.Sprintf("released %s: %s\n", plural(len(ips), "address", "addresses"), strings.Join(ips, ", "))
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -195,7 +196,7 @@ func (a *app) repairOne(
 		return repairResult{would.Finding, repairWould, would.Change}, nil
 	}
 	if !f.yes {
-		fmt.Fprint(a.stderr, cleanLines(findingText(would.Finding))+"change: "+clean(would.Change)+"\n")
+		fmt.Fprint(a.stderr, cleanLines(findingText(would.Finding))+"change: "+columns.Clean(would.Change)+"\n")
 		if !a.agreed(ctx, answers, "Make this change? [y/N] ") {
 			return repairResult{would.Finding, repairSkipped, would.Change}, nil
 		}
@@ -244,9 +245,9 @@ func (a *app) askRepair(
 }
 
 func resultText(r repairResult) string {
-	return clean(
+	return columns.Clean(
 		r.Outcome+": "+r.Finding.Number+" "+r.Finding.Name+": "+r.Finding.Text,
-	) + "\n     " + clean(
+	) + "\n     " + columns.Clean(
 		r.Text,
 	) + "\n"
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -91,9 +92,9 @@ func dataplaneText(s localapi.Status) string {
 
 func (a *app) statusText(s localapi.Status, wide bool) string {
 	now := a.now()
-	var g grid
-	g.add("node", nodeText(s, wide))
-	g.add(
+	var g columns.Rows
+	g.Add("node", nodeText(s, wide))
+	g.Add(
 		"agent",
 		fmt.Sprintf(
 			"%s, running for %s, since %s",
@@ -103,55 +104,55 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 		),
 	)
 	if wide {
-		g.add("instance", s.Instance)
+		g.Add("instance", s.Instance)
 	}
-	g.add("live", yesOr(s.Live, s.LiveError))
-	g.add("ready", yesOr(s.Ready, s.ReadyError))
+	g.Add("live", yesOr(s.Live, s.LiveError))
+	g.Add("ready", yesOr(s.Ready, s.ReadyError))
 	if s.Suspended != "" {
-		g.add("suspended", "no new address is allocated: "+s.Suspended)
+		g.Add("suspended", "no new address is allocated: "+s.Suspended)
 	}
 	if s.ConfigProblem != "" {
-		g.add("problem", s.ConfigProblem)
+		g.Add("problem", s.ConfigProblem)
 	}
-	g.add("event loop", loopText(s, now, wide))
+	g.Add("event loop", loopText(s, now, wide))
 	if s.DatabaseError != "" {
-		g.add("database", s.DatabaseError)
+		g.Add("database", s.DatabaseError)
 	}
-	g.add("store", s.KVDB+", state in "+s.StateDir)
+	g.Add("store", s.KVDB+", state in "+s.StateDir)
 	if text := clusterText(s); text != "" {
-		g.add("cluster", text)
+		g.Add("cluster", text)
 	}
-	g.add("pod blocks", "from "+s.PodBlocks)
+	g.Add("pod blocks", "from "+s.PodBlocks)
 	for _, text := range interfaceTexts(s.Interfaces) {
-		g.add("interfaces", text)
+		g.Add("interfaces", text)
 	}
 	if text := dataplaneText(s); text != "" {
-		g.add("data plane", text)
+		g.Add("data plane", text)
 	}
 	for _, c := range s.Claims {
-		g.add("claim", claimText(c, now))
+		g.Add("claim", claimText(c, now))
 	}
 	if s.Waiting > 0 {
-		g.add("waiting", plural(s.Waiting, "DEL", "DELs")+" that found no agent")
+		g.Add("waiting", plural(s.Waiting, "DEL", "DELs")+" that found no agent")
 	}
 	if s.Rebooted > 0 {
-		g.add("reboot", "ended "+plural(s.Rebooted, "lease", "leases"))
+		g.Add("reboot", "ended "+plural(s.Rebooted, "lease", "leases"))
 	}
 	for _, text := range southboundTexts(s.Southbound, now, wide) {
-		g.add("network", text)
+		g.Add("network", text)
 	}
 	for _, w := range s.Witnesses {
-		g.add("witness", witnessText(w, now, wide))
+		g.Add("witness", witnessText(w, now, wide))
 	}
 	for _, full := range fullPools(s.Blocks) {
-		g.add("full", full)
+		g.Add("full", full)
 	}
 	for _, note := range s.Notes {
-		g.add("note", note)
+		g.Add("note", note)
 	}
 	text := g.String()
 	for _, b := range s.Blocks {
-		text += clean(blockText(b, wide)) + "\n"
+		text += columns.Clean(blockText(b, wide)) + "\n"
 	}
 	if len(s.Blocks) == 0 {
 		text += "no blocks\n"

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -166,13 +167,13 @@ func leasesOf(n localapi.Node) (leases uint64) {
 
 // text returns the screen. Its lines have at most 80 columns, unless names are long.
 func (v *topView) text(now time.Time, wide bool, b *bars) string {
-	var head grid
-	head.add("node", nodeText(*v.status, wide)+"; "+readyText(v.status)+"; "+now.Format(time.DateTime))
-	head.add("event loop", loopText(*v.status, now, wide))
+	var head columns.Rows
+	head.Add("node", nodeText(*v.status, wide)+"; "+readyText(v.status)+"; "+now.Format(time.DateTime))
+	head.Add("event loop", loopText(*v.status, now, wide))
 	for _, line := range v.Rates.lines() {
-		head.add(line[0], line[1])
+		head.Add(line[0], line[1])
 	}
-	head.add("findings", v.findingsText(wide))
+	head.Add("findings", v.findingsText(wide))
 	text := head.String() + "\n"
 	if len(v.Pools) > 0 {
 		text += v.poolsText(b)
@@ -239,7 +240,7 @@ func (v *topView) findingsText(wide bool) string {
 }
 
 func (v *topView) poolsText(b *bars) string {
-	g := grid{{"POOL", "FAMILY", "HELD", "INFRA", "COOLING", "QUARANT.", "FREE"}}
+	g := columns.Rows{{"POOL", "FAMILY", "HELD", "INFRA", "COOLING", "QUARANT.", "FREE"}}
 	if !b.off {
 		g[0] = append(g[0], "USED")
 	}
@@ -272,7 +273,7 @@ func shortCount(n uint64) string {
 }
 
 func (v *topView) nodesText(now time.Time, wide bool, b *bars) string {
-	g := grid{{"NODE", "ID", "STATE", "LEASES", "SEEN"}}
+	g := columns.Rows{{"NODE", "ID", "STATE", "LEASES", "SEEN"}}
 	if !b.off {
 		g[0] = append(g[0], "USED")
 	}

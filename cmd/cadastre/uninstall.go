@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/podmanager/conflist"
@@ -208,22 +209,22 @@ func uninstalledText(r uninstalled) string {
 	if r.Removed {
 		verb = "removed"
 	}
-	var g grid
+	var g columns.Rows
 	for _, path := range []string{r.List, r.Plugin} {
 		if path != "" {
-			g.add(verb, path)
+			g.Add(verb, path)
 		}
 	}
 	for _, name := range r.Kernel {
-		g.add(verb, name)
+		g.Add(verb, name)
 	}
 	if !r.Removed {
-		g.add(verb, "links, routes, rules and tables with Cadastre's marks, if there are any")
+		g.Add(verb, "links, routes, rules and tables with Cadastre's marks, if there are any")
 	} else if len(r.Kernel) == 0 {
-		g.add("", "the kernel has nothing of an agent")
+		g.Add("", "the kernel has nothing of an agent")
 	}
 	for _, kept := range r.Kept {
-		g.add("stays", kept)
+		g.Add("stays", kept)
 	}
 	text := g.String()
 	if !r.Removed {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/internal/version"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -57,7 +58,7 @@ func (a *app) versionCmd() *cobra.Command {
 				if v.AgentError != "" {
 					agent = "unknown: " + v.AgentError
 				}
-				return grid{{"cadastre", v.Client.String()}, {"agent", agent}}.String()
+				return columns.Rows{{"cadastre", v.Client.String()}, {"agent", agent}}.String()
 			})
 		}),
 	}

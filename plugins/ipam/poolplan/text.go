@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/cadastre/cadastre/internal/columns"
 )
 
 // Text writes the plan for people.
@@ -29,7 +29,7 @@ func (p Plan) Text(w io.Writer) error {
 }
 
 func (p Plan) changeText() string {
-	g := grid{{"CHANGE", "POOL", "NETWORK", "RANGE", "STATE", "GENERATION"}}
+	g := columns.Rows{{"CHANGE", "POOL", "NETWORK", "RANGE", "STATE", "GENERATION"}}
 	for _, c := range p.Changes {
 		state, generation := c.To.State.String(), fmt.Sprint(c.To.Generation)
 		if c.kind() != adds {
@@ -44,7 +44,7 @@ func (p Plan) moveText() string {
 	if len(p.Moves) == 0 {
 		return ""
 	}
-	g, leases, silent, stuck := grid{{"NODE", "POOL", "DRAINS", "LEASES", "OPENS", "KEEPS"}}, uint64(0), 0, 0
+	g, leases, silent, stuck := columns.Rows{{"NODE", "POOL", "DRAINS", "LEASES", "OPENS", "KEEPS"}}, uint64(0), 0, 0
 	for _, m := range p.Moves {
 		count := fmt.Sprint(m.Leases)
 		if m.Followed == 0 {
@@ -78,12 +78,12 @@ func (p Plan) refusal() string {
 		text += "\n"
 	}
 	for _, one := range p.Problems {
-		text += "  " + clean(one.Error()) + "\n"
+		text += "  " + columns.Clean(one.Error()) + "\n"
 	}
 	if len(p.Blocks) == 0 {
 		return text
 	}
-	g := grid{{"NODE", "POOL", "LEASES", "STANDS IN THE WAY"}}
+	g := columns.Rows{{"NODE", "POOL", "LEASES", "STANDS IN THE WAY"}}
 	for _, b := range p.Blocks {
 		leases := fmt.Sprint(b.Leases)
 		if b.Followed == 0 {
@@ -92,49 +92,6 @@ func (p Plan) refusal() string {
 		g = append(g, []string{fmt.Sprintf("%d (%s)", b.NodeID, b.NodeName), b.Pool, leases, b.reason()})
 	}
 	return text + "\n" + g.String()
-}
-
-// grid holds rows of cells, printed in columns.
-type grid [][]string
-
-// String aligns the columns, two spaces apart; an empty cell is "-".
-func (g grid) String() string {
-	var widths []int
-	for _, row := range g {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(shown(cell)))
-		}
-	}
-	var b strings.Builder
-	for _, row := range g {
-		line := ""
-		for i, cell := range row {
-			cell = shown(cell)
-			line += cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2)
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	return b.String()
-}
-
-func shown(cell string) string {
-	if cell == "" {
-		return "-"
-	}
-	return clean(cell)
-}
-
-// clean replaces characters by which a name could move the cursor of a terminal.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 func joined[T fmt.Stringer](all []T) string {
