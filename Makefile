@@ -6,7 +6,7 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
 # Every module beside the main one.
-MODULES := $(patsubst %/go.mod,%,$(wildcard /go.mod charts/test/go.mod dist/release/go.mod ligato/go.mod providers/*/go.mod test/monitoring/objects/go.mod test/peers/*/go.mod vpp/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard charts/test/go.mod dist/release/go.mod ligato/go.mod providers/*/go.mod test/monitoring/objects/go.mod test/peers/*/go.mod vpp/go.mod))
 # Of the tests of one module with a cloud: Neutron and moto take some minutes with EFFORT=1, and an hour with EFFORT=10.
 PROVIDERS_TIMEOUT ?= 90m
 # Runs of each fuzzer. A time such as 1m works too, but Go now and then takes its end for a failure.

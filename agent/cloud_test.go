@@ -30,7 +30,7 @@ func TestAProgramHasTheFlagsOfItsCloud(t *testing.T) {
 	g := NewWithT(t)
 	network, insecure := "", false
 	var tags []string
-	p := agent.CloudProvider{Name: "sky", Flags: func(fs *pflag.FlagSet) {
+	p := agent.CloudProvider{Name: "sky", Help: "addresses of the sky", Flags: func(fs *pflag.FlagSet) {
 		fs.StringVar(&network, "sky-network", "default", "the network")
 		fs.BoolVar(&insecure, "sky-insecure", false, "no TLS")
 		fs.StringSliceVar(&tags, "sky-tags", nil, "the tags")
@@ -40,7 +40,7 @@ func TestAProgramHasTheFlagsOfItsCloud(t *testing.T) {
 		return agent.Main(context.Background(), agent.Program{Name: "cadastre-agent-sky", Args: args, Stderr: &text, Cloud: &p})
 	}
 	g.Expect(run("--help")).To(BeZero())
-	g.Expect(text.String()).To(And(ContainSubstring("sky-network"), ContainSubstring("provider-qps"), ContainSubstring("sky-tags")))
+	g.Expect(text.String()).To(And(ContainSubstring("addresses of the sky"), ContainSubstring("sky-network"), ContainSubstring("provider-qps"), ContainSubstring("sky-tags")))
 	g.Expect(text.String()).NotTo(ContainSubstring("panic"))
 	g.Expect(run("--sky-network=blue", "--sky-insecure", "--sky-tags=a,b", "--config", "/nowhere")).To(Equal(1))
 	g.Expect(network).To(Equal("blue"))

@@ -116,6 +116,10 @@ func (p Program) parseFlags() (Node, CloudEnvironment, error) {
 	)
 	if p.Cloud != nil {
 		p.Cloud.flags(fs, &env)
+		fs.Usage = func() {
+			fmt.Fprintf(p.Stderr, "Usage of %s, whose podBlocks interfaces are %s:\n", p.Name, p.Cloud.Help)
+			fs.PrintDefaults()
+		}
 	}
 	if p.Dataplane != nil {
 		p.Dataplane.flags(fs)

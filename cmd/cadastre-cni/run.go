@@ -19,7 +19,7 @@ const defaultSocket = "/run/cadastre/agent.sock"
 // maxInput is far above any network configuration.
 const maxInput = 4 << 20
 
-// timeouts bound a whole call to the agent.
+// timeout returns the limit of a whole call to the agent.
 func timeout(command string) time.Duration {
 	if command == "STATUS" {
 		return 5 * time.Second

@@ -153,7 +153,7 @@ func (n *NetResource) change(ctx context.Context) (mutated bool, err error) {
 }
 
 // allocate allocates up to request addresses on an existing interface, or on a new one.
-// The outcome of each call is read back.
+// A reading follows each call after an error, and unless the provider is a ChangeTracker.
 func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, err error) {
 	if err := n.checkUnresolved(); err != nil {
 		return false, err

@@ -218,7 +218,7 @@ func (a *Allocator) release(o blocks.Owner) {
 
 // wake looks again at all nodes for which nothing was left.
 func (a *Allocator) wake() {
-	for _, name := range a.reports.whoWaits() {
+	for _, name := range a.reports.waitingNodes() {
 		a.enqueue(name)
 	}
 }
@@ -273,7 +273,7 @@ type Status struct {
 
 // Status returns the state of the Allocator.
 func (a *Allocator) Status() Status {
-	return Status{a.running.Load(), a.assigned.stat(), a.reports.whoWaits(), a.reports.list()}
+	return Status{a.running.Load(), a.assigned.stat(), a.reports.waitingNodes(), a.reports.list()}
 }
 
 // Metrics are upstream's and our own, to be registered once.

@@ -78,7 +78,7 @@ func (a *Allocator) occupy(ctx context.Context, node *v1.Node) error {
 	return nil
 }
 
-// accept is adopt, where there is nothing else that can be wrong with a node.
+// accept records the podCIDRs of a node and clears its problem.
 func (m *rangeMode) accept(ctx context.Context, node *v1.Node) error {
 	if err := m.occupy(ctx, node); err != nil {
 		return err

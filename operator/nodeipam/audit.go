@@ -22,7 +22,7 @@ func (a *Allocator) audits(ctx context.Context) {
 	}
 }
 
-// audit enqueues the names of all who hold blocks and are not in the cache as
+// audit enqueues the names of all nodes that hold blocks and are not in the cache as
 // they are recorded, of all nodes without podCIDRs, of those with problems, and
 // of those whose conditions say so, which may be what an earlier leader has left.
 func (a *Allocator) audit() {

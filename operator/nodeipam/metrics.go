@@ -34,7 +34,7 @@ func newMetrics(b *assignments, r *reports, leading func() bool) *metrics {
 		for _, r := range stat.Ranges {
 			ranges.collect(ch, r)
 		}
-		states := map[string]int{"held": stat.Owners, "waiting": len(r.whoWaits())}
+		states := map[string]int{"held": stat.Owners, "waiting": len(r.waitingNodes())}
 		for _, p := range r.list() {
 			states[p.Reason]++
 		}

@@ -219,8 +219,8 @@ func (r *reports) setCondition(ctx context.Context, node *v1.Node, c v1.NodeCond
 	return nil
 }
 
-// whoWaits are the nodes for which nothing was left.
-func (r *reports) whoWaits() []string {
+// waitingNodes returns the names of the nodes without a free block.
+func (r *reports) waitingNodes() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var names []string

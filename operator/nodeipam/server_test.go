@@ -493,7 +493,7 @@ func (b *bench) look(ctx context.Context, names ...string) error {
 		for _, p := range b.reports.list() {
 			names = append(names, p.Node)
 		}
-		names = append(names, b.reports.whoWaits()...)
+		names = append(names, b.reports.waitingNodes()...)
 		slices.Sort(names)
 		names = slices.Compact(names)
 	}

@@ -87,7 +87,7 @@ func nftText(r *nftables.Rule) string {
 	return text
 }
 
-// chains returns the chains of our table, by name.
+// nftChains returns the chains of our table, by name.
 func nftChains(c *nftables.Conn) (map[string]*nftables.Chain, error) {
 	all, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {

@@ -256,7 +256,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 		k.hear(idOp{Verb: claimID}) // the first one waits for other nodes, and no later one does
 		for range 10 {
 			k.round()
-			if rnd.IntN(3) == 0 && effort.Level(t) >= effort.Nightly {
+			if rnd.IntN(3) == 0 && effort.Level(t) >= effort.Long {
 				k.release(t.Context(), store.store, rnd.IntN(len(k.names)), true)
 			}
 		}

@@ -299,7 +299,7 @@ func (w *world) awaitQuiet() error {
 		err := w.quiet()
 		if took := time.Since(began); err == nil || took > healing {
 			return err
-		} else if took > 3*time.Second && !nudged && effort.Level(w.t) < effort.Nightly {
+		} else if took > 3*time.Second && !nudged && effort.Level(w.t) < effort.Long {
 			nudged = true // who failed often would wait for longer before it tries again
 			for _, d := range w.staying() {
 				var said string

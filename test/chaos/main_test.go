@@ -76,7 +76,7 @@ func program(name string) string { return filepath.Join(os.Getenv(binEnv), name)
 // small value that the other runs take.
 func longer(t *testing.T, small, nightly int) int {
 	t.Helper()
-	if effort.Level(t) >= effort.Nightly {
+	if effort.Level(t) >= effort.Long {
 		return nightly
 	}
 	return small

@@ -5,8 +5,8 @@
 // kills of real processes, with damaged files.
 //
 // One environment variable, CADASTRE_TEST_EFFORT, applies to all of them. "make test"
-// runs with 1, the default; "make ci" with 10; "make nightly" with 100. A test states
-// the number of its repetitions at effort 10, and package effort scales that number.
+// runs with 1, the default; "make ci" with 10, but the modules of clouds with 1; "make
+// nightly" runs those with 10, and the chaos tests with 300. A test states the number of its repetitions at effort 10, and package effort scales that number.
 // CADASTRE_TEST_SEED makes a test run with one seed; a failed test prints its value.
 // The functions read the environment only and may be called by any goroutine.
 package effort
@@ -24,10 +24,10 @@ const (
 	SeedEnv = "CADASTRE_TEST_SEED"
 )
 
-// CI and Nightly are the efforts of "make ci" and of "make nightly".
+// CI is the effort of "make ci". From Long on, tests do what takes hours.
 const (
-	CI      = 10
-	Nightly = 100
+	CI   = 10
+	Long = 100
 )
 
 // Level returns the effort: 1 if the variable is unset, and with -short.

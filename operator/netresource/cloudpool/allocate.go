@@ -339,8 +339,13 @@ func (n *node) plan(a *netresource.AllocationAction, f int) (r request, m *cloud
 	}
 	for _, f := range p.families() { // the interface would have no address for a pod
 		if m.Limits.Addresses[f] == 0 {
-			return r, nil, fmt.Errorf("create an interface of machine %q: its type %q permits no %s addresses for pods: "+
-				"want another type, or nodes without that family", m.ID, m.Type, [2]string{"IPv4", "IPv6"}[f])
+			return r, nil, fmt.Errorf(
+				"create an interface of machine %q: its type %q permits no %s addresses for pods: "+
+					"want another type, or nodes without that family",
+				m.ID,
+				m.Type,
+				[2]string{"IPv4", "IPv6"}[f],
+			)
 		}
 	}
 	copied := *m

@@ -152,6 +152,9 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 	s.Expect(s.Judge.Verdict().Released).NotTo(BeZero(), "releases that the judge has seen")
 
 	v, sums := s.Judge.Verdict(), s.counts()
+	for _, fault := range []faultproxy.Outcome{faultproxy.Throttle, faultproxy.Lose, faultproxy.Stale} {
+		s.Expect(sums[fault]).NotTo(BeZero(), "requests with the outcome %v", fault)
+	}
 	requests := 0
 	for _, n := range sums {
 		requests += n
