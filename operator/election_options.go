@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/client-go/tools/leaderelection"
 
+	"github.com/spf13/pflag"
+
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
@@ -15,6 +17,31 @@ type electOptions struct {
 	enabled                                   bool
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 	name, namespace                           string
+}
+
+// register defines the flags of the election.
+func (e *electOptions) register(fs *pflag.FlagSet) {
+	fs.BoolVar(
+		&e.enabled,
+		flagElect,
+		true,
+		"run controllers only while holding the lease; if false, no other operator may run",
+	)
+	fs.DurationVar(
+		&e.leaseDuration,
+		flagLeaseDuration,
+		15*time.Second,
+		"how long candidates wait for a leader that does not renew its lease",
+	)
+	fs.DurationVar(
+		&e.renewDeadline,
+		flagRenewDeadline,
+		10*time.Second,
+		"how long the leader tries to renew its lease before it stops",
+	)
+	fs.DurationVar(&e.retryPeriod, flagRetryPeriod, 2*time.Second, "retry and observation period of the election")
+	fs.StringVar(&e.name, flagLeaseName, "cadastre-operator", "the `name` of the Lease")
+	fs.StringVar(&e.namespace, flagLeaseNamespace, "kube-system", "the `namespace` of the Lease")
 }
 
 // election returns the election of the options, nil for none.

@@ -117,6 +117,47 @@ func (o *commandLine) register(fs *pflag.FlagSet) {
 			", ",
 		)+": '*' for all that have the flags they need, 'x' for x, '-x' for all but x; ksr includes nodeids",
 	)
+	o.registerServing(fs)
+	o.elect.register(fs)
+	registerNodeIPAM(fs, &o.nodeipam)
+	fs.StringVar(
+		&o.cloud,
+		flagCloud,
+		"",
+		"the `cloud` that routes the CIDRs of nodes, for the types of --"+nodeipam.FlagType+" other than "+
+			string(nodeipam.RangeAllocatorType)+"; empty or external: the program's only one ("+
+			cmp.Or(strings.Join(o.cloudNames(), ", "), "it has none")+")",
+	)
+
+	o.netresource.register(fs, o.poolHelp())
+	o.store.register(fs)
+	fs.DurationVar(
+		&o.expire,
+		flagExpire,
+		defaultExpire,
+		"how long a node without a Node object keeps its ID and its claims after its agent's last beat, longer than the agents' cadastre.nodeIDs.expire; 0: it is never released",
+	)
+
+	fs.DurationVar(
+		&o.auditEvery,
+		flagAuditEvery,
+		30*time.Second,
+		"longest time between two comparisons of the cluster's objects with each other, which cadastre check --cluster shows; after a change it is half of that",
+	)
+
+	fs.BoolVar(
+		&o.policies,
+		flagPolicies,
+		false,
+		"report NetworkPolicies, because no program of the cluster enforces them: the agents' data plane in Linux does not",
+	)
+
+	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "log verbosity: 0, or 4 for debugging")
+	fs.BoolVar(&o.version, flagVersion, false, "print the version and exit")
+}
+
+// registerServing defines the flags of the API server and of the listener.
+func (o *commandLine) registerServing(fs *pflag.FlagSet) {
 	fs.StringVar(
 		&o.kubeconfig,
 		flagKubeconfig,
@@ -144,31 +185,10 @@ func (o *commandLine) register(fs *pflag.FlagSet) {
 		"",
 		"the `file` with the authorities of client certificates for /metrics; empty: none is required",
 	)
+}
 
-	e := &o.elect
-	fs.BoolVar(
-		&e.enabled,
-		flagElect,
-		true,
-		"run controllers only while holding the lease; if false, no other operator may run",
-	)
-	fs.DurationVar(
-		&e.leaseDuration,
-		flagLeaseDuration,
-		15*time.Second,
-		"how long candidates wait for a leader that does not renew its lease",
-	)
-	fs.DurationVar(
-		&e.renewDeadline,
-		flagRenewDeadline,
-		10*time.Second,
-		"how long the leader tries to renew its lease before it stops",
-	)
-	fs.DurationVar(&e.retryPeriod, flagRetryPeriod, 2*time.Second, "retry and observation period of the election")
-	fs.StringVar(&e.name, flagLeaseName, "cadastre-operator", "the `name` of the Lease")
-	fs.StringVar(&e.namespace, flagLeaseNamespace, "kube-system", "the `namespace` of the Lease")
-
-	n := &o.nodeipam
+// registerNodeIPAM defines the flags of nodeipam.
+func registerNodeIPAM(fs *pflag.FlagSet, n *nodeipam.Options) {
 	fs.BoolVar(&n.Allocate, nodeipam.FlagAllocate, false, "assign podCIDRs to nodes; no other controller may do so")
 	fs.StringVar(
 		&n.Type,
@@ -211,50 +231,6 @@ func (o *commandLine) register(fs *pflag.FlagSet) {
 		"`CIDR=MIN-MAX`: nodes may request prefix lengths from MIN to MAX in this range, by label or annotation "+nodeipam.SizeIPv4+" or "+nodeipam.SizeIPv6+"; without the flag these are not read",
 	)
 	fs.DurationVar(&n.CoolDown, nodeipam.FlagCoolDown, 0, "cool-down of a CIDR after its node is gone")
-
-	fs.StringVar(
-		&o.cloud,
-		flagCloud,
-		"",
-		"the `cloud` that routes the CIDRs of nodes, for the types of --"+nodeipam.FlagType+" other than "+
-			string(nodeipam.RangeAllocatorType)+"; empty or external: the program's only one ("+
-			cmp.Or(strings.Join(o.cloudNames(), ", "), "it has none")+")",
-	)
-
-	o.netresource.register(fs, o.poolHelp())
-
-	s := &o.store
-	fs.StringVar(&s.kind, flagStoreType, storeEtcd, "the kind of the agents' cluster store: etcd or kubernetes")
-	fs.StringSliceVar(&s.endpoints, flagEndpoints, nil, "`endpoints` of etcd, such as https://10.0.0.1:2379")
-	fs.StringVar(&s.prefix, flagPrefix, "/cadastre/", "prefix of all keys in etcd")
-	fs.StringVar(&s.ca, flagCA, "", "the `file` with the authorities of etcd's certificate")
-	fs.StringVar(&s.cert, flagCert, "", "the `file` with the client certificate for etcd")
-	fs.StringVar(&s.key, flagKey, "", "the `file` with the private key of --kvdb-cert")
-	fs.StringVar(&s.username, flagUsername, "", "user name for etcd")
-	fs.StringVar(&s.passwordFile, flagPasswordFile, "", "the `file` with the password of --kvdb-username")
-	fs.DurationVar(
-		&o.expire,
-		flagExpire,
-		defaultExpire,
-		"how long a node without a Node object keeps its ID and its claims after its agent's last beat, longer than the agents' cadastre.nodeIDs.expire; 0: it is never released",
-	)
-
-	fs.DurationVar(
-		&o.auditEvery,
-		flagAuditEvery,
-		30*time.Second,
-		"longest time between two comparisons of the cluster's objects with each other, which cadastre check --cluster shows; after a change it is half of that",
-	)
-
-	fs.BoolVar(
-		&o.policies,
-		flagPolicies,
-		false,
-		"report NetworkPolicies, because no program of the cluster enforces them: the agents' data plane in Linux does not",
-	)
-
-	fs.IntVarP(&o.verbosity, flagVerbosity, flagVerbosity, 0, "log verbosity: 0, or 4 for debugging")
-	fs.BoolVar(&o.version, flagVersion, false, "print the version and exit")
 }
 
 // problems collects the errors of the flags.

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/url"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 type storeOptions struct {
@@ -16,6 +18,18 @@ type storeOptions struct {
 	endpoints              []string
 	prefix, ca, cert, key  string
 	username, passwordFile string
+}
+
+// register defines the flags of the cluster store.
+func (s *storeOptions) register(fs *pflag.FlagSet) {
+	fs.StringVar(&s.kind, flagStoreType, storeEtcd, "the kind of the agents' cluster store: etcd or kubernetes")
+	fs.StringSliceVar(&s.endpoints, flagEndpoints, nil, "`endpoints` of etcd, such as https://10.0.0.1:2379")
+	fs.StringVar(&s.prefix, flagPrefix, "/cadastre/", "prefix of all keys in etcd")
+	fs.StringVar(&s.ca, flagCA, "", "the `file` with the authorities of etcd's certificate")
+	fs.StringVar(&s.cert, flagCert, "", "the `file` with the client certificate for etcd")
+	fs.StringVar(&s.key, flagKey, "", "the `file` with the private key of --kvdb-cert")
+	fs.StringVar(&s.username, flagUsername, "", "user name for etcd")
+	fs.StringVar(&s.passwordFile, flagPasswordFile, "", "the `file` with the password of --kvdb-username")
 }
 
 // configured reports whether the flags name a cluster store.
