@@ -51,7 +51,7 @@ refused, or would be.`,
 	return cmd
 }
 
-// fileFlag is kubectl's flag for a file.
+// fileFlag defines kubectl's flag for a file.
 func fileFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVarP(file, "filename", "f", "", "the `FILE` with the pools; - for standard input")
 	if err := cmd.MarkFlagFilename("filename", "yaml", "yml", "json"); err != nil {
@@ -114,7 +114,7 @@ func withProblems(err error, problems []localapi.Problem) error {
 	return errors.New(text)
 }
 
-// readFile is the text of a file, or of standard input.
+// readFile returns the text of a file, or of standard input.
 func (a *app) readFile(file string) (string, error) {
 	from, name := a.stdin, "standard input"
 	if file != "-" {

@@ -103,7 +103,7 @@ func (c *client) exchange(ctx context.Context, method, path string, body, v any)
 	return nil
 }
 
-// do is the body of an answer of status 200; the caller closes it. Every other
+// do returns the body of an answer of status 200; the caller closes it. Every other
 // status is an error.
 func (c *client) do(ctx context.Context, method, path string, body any) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, method, path, body)

@@ -196,7 +196,7 @@ func (a *app) printEvent(raw json.RawMessage) error {
 	return a.write([]byte(a.eventText(r, a.output == formatWide)))
 }
 
-// eventText is "#12 15:04:05.123 Add Pod default/web 1.2ms ok  ipam: leased 10.1.5.2/24".
+// eventText returns "#12 15:04:05.123 Add Pod default/web 1.2ms ok  ipam: leased 10.1.5.2/24".
 func (a *app) eventText(r record, wide bool) string {
 	outcome := "ok"
 	if r.Error != "" {
@@ -223,7 +223,7 @@ func (a *app) eventText(r record, wide bool) string {
 	return line
 }
 
-// eventDetails are the errors and changes of an event in a few words.
+// eventDetails returns the errors and changes of an event in a few words.
 func eventDetails(r record) []string {
 	var all []string
 	if r.Error != "" {
@@ -251,7 +251,7 @@ func eventDetails(r record) []string {
 	return all
 }
 
-// eventLines are all that is known of an event.
+// eventLines returns all that is known of an event.
 func eventLines(r record) []string {
 	lines := []string{fmt.Sprintf("%s, waited %s", r.Method, took(r.Waited))}
 	for line := range strings.Lines(r.Description) {
@@ -285,7 +285,7 @@ func eventLines(r record) []string {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// took is a duration with two or three digits.
+// took returns a duration with two or three digits.
 func took(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:

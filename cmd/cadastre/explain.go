@@ -173,7 +173,7 @@ func (a *app) explain(ctx context.Context, query url.Values) error {
 	return a.print(t, func(bool) string { return cleanText(t.Text()) })
 }
 
-// cleanText is clean for lines, which it leaves as they are.
+// cleanText cleans a text and keeps its lines.
 func cleanText(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

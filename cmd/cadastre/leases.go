@@ -142,7 +142,7 @@ func (a *app) knownPool(ctx context.Context, name string) error {
 	)
 }
 
-// getLeases are the leases for which keep is true; never nil.
+// getLeases returns the leases for which keep is true; never nil.
 func (a *app) getLeases(ctx context.Context, keep func(localapi.Lease) bool) ([]localapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -186,7 +186,7 @@ func (a *app) leasesTable(leases []localapi.Lease, wide bool) string {
 	return g.String()
 }
 
-// container is the ID as Docker shortens it.
+// container returns the ID as Docker shortens it.
 func container(l localapi.Lease, whole bool) string {
 	const short = 12
 	if !whole && len(l.ContainerID) > short {

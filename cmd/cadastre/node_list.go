@@ -102,7 +102,7 @@ func (a *app) seen(n localapi.Node) string {
 	return age(a.now(), *n.LastSeen)
 }
 
-// poolUses is "default@3: 12 leases, blue@1: closed, 2 leases".
+// poolUses returns "default@3: 12 leases, blue@1: closed, 2 leases".
 func poolUses(uses []localapi.PoolUse) string {
 	all := make([]string, len(uses))
 	for i, u := range uses {

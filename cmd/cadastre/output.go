@@ -68,7 +68,7 @@ func (f *format) String() string { return string(*f) }
 // Type implements pflag.Value.
 func (f *format) Type() string { return "format" }
 
-// forPeople is true where a table is wanted.
+// forPeople reports whether a table is wanted.
 func (a *app) forPeople() bool { return a.output == formatTable || a.output == formatWide }
 
 // print writes v, or for people the text that table makes of it.
@@ -130,7 +130,7 @@ func (a *app) note(format string, args ...any) {
 	fmt.Fprintf(a.stderr, format+"\n", args...)
 }
 
-// encode is v in JSON; json.Marshal would write < and > as \u003c and \u003e.
+// encode returns v in JSON; json.Marshal would write < and > as \u003c and \u003e.
 func encode(v any, indent string) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -140,7 +140,7 @@ func encode(v any, indent string) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// cleanLines is clean for a text of several lines.
+// cleanLines cleans the lines of a text.
 func cleanLines(s string) string {
 	lines := strings.Split(strings.ReplaceAll(s, "\t", "  "), "\n")
 	for i, line := range lines {
@@ -169,7 +169,7 @@ func age(now, t time.Time) string {
 	return fmt.Sprintf("%dd", hours/24)
 }
 
-// plural is "1 lease", "2 leases".
+// plural returns "1 lease", "2 leases".
 func plural[N int | int64 | uint64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -56,7 +56,7 @@ type nodePlan struct {
 	Warnings           []string    `json:"warnings"`
 }
 
-// families are the plan's families, the first one first.
+// families returns the plan's families, the first one first.
 func (n nodePlan) families() []familyPlan {
 	all := []familyPlan{n.familyPlan}
 	for _, f := range []*familyPlan{n.IPv4, n.IPv6} {
@@ -257,7 +257,7 @@ func (n *nodePlan) fill(cfg *contivconf.Config) error {
 	return nil
 }
 
-// staticBlock is the pod subnet that the configuration gives to this node.
+// staticBlock returns the pod subnet that the configuration gives to this node.
 func staticBlock(cfg *contivconf.Config, f addrplan.Family) (netip.Prefix, bool) {
 	if cfg.Cadastre.PodBlocks != contivconf.PodBlocksStatic {
 		return netip.Prefix{}, false
@@ -298,7 +298,7 @@ type limit struct {
 
 func (l limit) String() string { return l.name + " (" + l.network.String() + ")" }
 
-// largestID is the largest ID that fits every network, and those that set it.
+// largestID returns the largest ID that fits every network, and those that set it.
 func largestID(c addrplan.Cluster) (uint32, []limit) {
 	most := c.MaxNodeID()
 	var all []limit

@@ -53,7 +53,7 @@ func warnings(cfg *contivconf.Config) []string {
 	return all
 }
 
-// podRoom is the largest node ID for which there is a pod subnet.
+// podRoom returns the largest node ID for which there is a pod subnet.
 func podRoom(c addrplan.Cluster) uint32 {
 	most := uint32(math.MaxUint32)
 	for _, f := range c.Families {
@@ -70,7 +70,7 @@ func listed(limits []limit) string {
 	return strings.Join(names, " and ")
 }
 
-// planText is the plan of one node.
+// planText returns the plan of one node.
 func planText(n nodePlan, wide bool) string {
 	text := fmt.Sprintf("node ID %d\n", n.NodeID)
 	if wide {
@@ -141,7 +141,7 @@ func podAddresses(f familyPlan) string {
 	return fmt.Sprintf("%s - %s (%s)", f.FirstPodIP, f.LastPodIP, capacity(f))
 }
 
-// capacity is the number of pods; one with too many digits to read is rounded up.
+// capacity returns the number of pods; one with too many digits to read is rounded up.
 func capacity(f familyPlan) string {
 	const readable = 1_000_000_000
 	if f.PodCapacity < readable {
@@ -150,7 +150,7 @@ func capacity(f familyPlan) string {
 	return fmt.Sprintf("nearly 2^%d", f.PodSubnetThisNode.Addr().BitLen()-f.PodSubnetThisNode.Bits())
 }
 
-// show is an address or prefix, and nothing for the zero one.
+// show returns an address or prefix, and nothing for the zero one.
 func show(v interface {
 	IsValid() bool
 	String() string

@@ -84,7 +84,7 @@ func (a *app) poolsTable(pools []localapi.Pool, wide bool, b *bars) string {
 	return g.String() + problems
 }
 
-// sum is x+y, or the largest number where that is more: a /64 is as large.
+// sum returns x+y, or the largest number where that is more: a /64 is as large.
 func sum(x, y uint64) uint64 {
 	if x+y < x {
 		return ^uint64(0)

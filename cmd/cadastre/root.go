@@ -43,7 +43,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usagef is an error in how the program was called.
+// usagef returns an error in how the program was called.
 func usagef(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
@@ -172,7 +172,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 	return root
 }
 
-// group is a verb that consists of others.
+// group returns a verb that consists of others.
 func group(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name, Short: short,
@@ -188,7 +188,7 @@ func group(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// helpCmd is cobra's, but for an unknown topic being an error.
+// helpCmd returns cobra's, but for an unknown topic being an error.
 func helpCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [VERB]",

@@ -64,7 +64,7 @@ type topPool struct {
 	blocks []localapi.Block
 }
 
-// names are those of the pools.
+// names returns those of the pools.
 func (v *topView) names() []string {
 	return unique(each(v.Pools, func(p topPool) string { return p.Pool }))
 }
