@@ -127,7 +127,7 @@ func TestTheFirstSetHasTheBlocksInUse(t *testing.T) {
 		r.add("b")
 		r.setTo(nil)
 		time.Sleep(time.Minute)
-		r.g.Expect(r.missing()).To(BeTrue(), "there is no Node: it has left the cluster")
+		r.g.Expect(r.missing()).To(BeTrue(), "the Node is gone: it has left the cluster")
 		r.put(kv.NodeKey(thisNode), &kv.Node{Name: thisNode})
 		time.Sleep(time.Minute)
 		want := &kv.NetResourceSet{

@@ -136,6 +136,7 @@ func TestCloud(t *testing.T) {
 	}{
 		{"addresses come and go, and the machine's own stay", []string{"10.0.0.0/24", "fd00::/64"}, addresses},
 		{"an address that Neutron derives from the MAC is never for pods", []string{"10.0.0.0/24"}, derived},
+		{"a writer reads again what Neutron has written without its condition", []string{"10.0.0.0/24"}, uncompared},
 		{"of writers that overlap one says so", []string{"10.0.0.0/24"}, twoWriters},
 		{"a subnet with fewer addresses gives what it has", []string{"10.0.0.0/28"}, fullSubnet},
 		{"an interface has no more than the limit", []string{"10.0.0.0/24"}, fullInterface},
@@ -220,6 +221,42 @@ func derived(s *site) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(given(made)).To(HaveLen(1))
 	g.Expect(made.Blocks).To(HaveLen(3))
+}
+
+// unconditional does to the first update what Neutron does to one that meets another in its
+// database: the other one comes first, and the condition is gone.
+type unconditional struct {
+	other func()
+	once  sync.Once
+}
+
+func (u *unconditional) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/ports/") && r.Header.Get("If-Match") != "" {
+		u.once.Do(func() { u.other(); r.Header.Del("If-Match") })
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// uncompared: the answer is the port as it is, and the log names it.
+func uncompared(s *site) {
+	port := s.boot("m1")
+	s.assign("m1", port, cloud.Want{Count: 1})
+	log := &logbuffer.Buffer{}
+	var theirs []netip.Prefix
+	over := s.open(func(c *openstack.Config) {
+		c.Log = slog.New(slog.NewTextHandler(log, nil))
+		c.Transport = &unconditional{other: func() { theirs = s.assign("m1", port, cloud.Want{Count: 2}) }}
+	})
+	added, err := over.Assign(s.t.Context(), "m1", port, cloud.Want{Count: 2})
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(theirs).To(HaveLen(2))
+	s.g.Expect(given(s.machine("m1").Interfaces[0])).To(ContainElements(prefixesOf(added)))
+	s.g.Expect(log.String()).To(And(ContainSubstring(openstack.MsgOverlapped), ContainSubstring(port)))
+	log = &logbuffer.Buffer{}
+	alone := s.open(func(c *openstack.Config) { c.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	_, err = alone.Assign(s.t.Context(), "m1", port, cloud.Want{Count: 1})
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(log.String()).To(BeEmpty(), "no other writer")
 }
 
 // twoWriters: Neutron's condition keeps writers from each other, but for updates that overlap
