@@ -130,11 +130,11 @@ func script(page string, blocks []block, used map[string]bool) string {
 				"/run/cadastre/agent.sock", "$CADASTRE_SOCKET",
 				"--config conf/contiv.conf", "--config contiv.conf",
 				"/backups/", "$WORK/", "/tmp/node-1", "$WORK/node-1",
-			).Replace(c.text)
+			).Replace(comment(c.text))
 			if codes != "" {
 				line += "; case $? in 0|" + codes + ") ;; *) exit 1 ;; esac"
 			}
-			fmt.Fprintf(&b, "# %s:%d\nexec sh -c '%s'\n", page, c.line, strings.ReplaceAll("echo y | { "+comment(line)+"\n}", "'", "''"))
+			fmt.Fprintf(&b, "# %s:%d\nexec sh -c '%s'\n", page, c.line, strings.ReplaceAll("echo y | { "+line+"\n}", "'", "''"))
 		}
 	}
 	if b.Len() == 0 {
@@ -221,7 +221,7 @@ func TestCommandsOfPagesAreFound(t *testing.T) {
 	}
 	g.Expect(all).To(Equal([]string{"3 cadastre status   # x", "7 curl x", "11 cadastre leases", "15 kubectl a      b", "17 ls", "27 cadastre accept"}))
 	used := map[string]bool{}
-	text := script("a.md", blocksOf("a.md", "    $ cadastre status   # x\n    $ kubectl get\n    $ cadastre check\n"), used)
+	text := script("a.md", blocksOf("a.md", "    $ cadastre status   # x\n    $ kubectl get\n    $ cadastre check   # compares\n"), used)
 	g.Expect(text).To(ContainSubstring("# a.md:1\nexec sh -c 'echo y | { cadastre status; }'\n# a.md:3\nexec sh -c 'echo y | { cadastre check; case"))
 	g.Expect(text).NotTo(ContainSubstring("kubectl"))
 	g.Expect(used).To(HaveKey("kubectl"))
