@@ -23,6 +23,7 @@
 //	node ip NAME|host ARGS         run ip in the namespace of a pod or of the node
 //	node runtime start|stop        start or stop the container runtime
 //	as UID PROGRAM [ARGS]          run a program under another user ID, without a group
+//	terminal PROGRAM [ARGS]        run a program whose standard output is a terminal
 //
 // The bridge plugin makes the interfaces of the pods of node. The variables POD_NETWORK and
 // PODS hold a network that no other script has, and the first three numbers of the block
@@ -110,6 +111,7 @@ func Run(t *testing.T, dir string, environment map[string]string) {
 			"example":    runExample,
 			"page":       runPage,
 			"as":         runAs,
+			"terminal":   runInTerminal,
 			"node":       runNode,
 		},
 		Condition: func(name string) (bool, error) {
