@@ -6,9 +6,7 @@ function licences(names) {
   return {
     name: 'licences',
     generateBundle() {
-      const source = names
-        .map((n) => `${n}\n\n${readFileSync(`node_modules/${n}/LICENSE`, 'utf8').trim()}\n`)
-        .join('\n\n')
+      const source = names.map((n) => `${n}\n\n${readFileSync(`node_modules/${n}/LICENSE`, 'utf8').trim()}\n`).join('\n\n')
       this.emitFile({ type: 'asset', fileName: 'licences.txt', source })
     },
   }

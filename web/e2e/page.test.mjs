@@ -1,11 +1,22 @@
 // The page in a headless Chromium. test/page starts the servers and names them in the environment.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { after, before, test } from 'node:test'
 import { join } from 'node:path'
+import { after, before, test } from 'node:test'
 import { chromium } from 'playwright-core'
 
-const { CADASTRE_PAGE, CADASTRE_LARGE, CADASTRE_OPERATOR, CADASTRE_KUBECTL, CADASTRE_KUBECONFIG, CADASTRE_BIN, CADASTRE_SOCKET, CADASTRE_CHROMIUM, CADASTRE_PROFILE, CADASTRE_IMAGES } = process.env
+const {
+  CADASTRE_PAGE,
+  CADASTRE_LARGE,
+  CADASTRE_OPERATOR,
+  CADASTRE_KUBECTL,
+  CADASTRE_KUBECONFIG,
+  CADASTRE_BIN,
+  CADASTRE_SOCKET,
+  CADASTRE_CHROMIUM,
+  CADASTRE_PROFILE,
+  CADASTRE_IMAGES,
+} = process.env
 
 let context
 const complaints = []
@@ -17,7 +28,15 @@ before(async () => {
     headless: true,
     viewport: { width: 1280, height: 860 },
     reducedMotion: 'reduce',
-    args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
+    args: [
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
+    ],
   })
 })
 
@@ -27,9 +46,13 @@ after(() => context?.close())
 async function open(url, colorScheme = 'light') {
   const page = await context.newPage()
   await page.emulateMedia({ colorScheme })
-  page.on('console', (m) => { if (['error', 'warning'].includes(m.type()) && !m.text().includes('willReadFrequently')) complaints.push(m.text()) })
+  page.on('console', (m) => {
+    if (['error', 'warning'].includes(m.type()) && !m.text().includes('willReadFrequently')) complaints.push(m.text())
+  })
   page.on('pageerror', (e) => complaints.push(String(e)))
-  page.on('request', (r) => { if (new URL(r.url()).host !== new URL(url).host && !r.url().startsWith('data:')) foreign.push(r.url()) })
+  page.on('request', (r) => {
+    if (new URL(r.url()).host !== new URL(url).host && !r.url().startsWith('data:')) foreign.push(r.url())
+  })
   await page.goto(url)
   return page
 }
@@ -43,8 +66,13 @@ function cni(command, container) {
   return execFileSync(join(CADASTRE_BIN, 'cadastre-cni'), {
     input: JSON.stringify({ cniVersion: '1.1.0', name: 'pods', ipam: { type: 'cadastre-cni' } }),
     env: {
-      CNI_COMMAND: command, CNI_CONTAINERID: container, CNI_NETNS: '/proc/self/ns/net', CNI_IFNAME: 'eth0', CNI_PATH: CADASTRE_BIN,
-      CNI_ARGS: `IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-${container}`, CADASTRE_SOCKET,
+      CNI_COMMAND: command,
+      CNI_CONTAINERID: container,
+      CNI_NETNS: '/proc/self/ns/net',
+      CNI_IFNAME: 'eth0',
+      CNI_PATH: CADASTRE_BIN,
+      CNI_ARGS: `IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-${container}`,
+      CADASTRE_SOCKET,
     },
   }).toString()
 }
@@ -54,18 +82,20 @@ function cni(command, container) {
 function drawn(page) {
   return page.evaluate(() => {
     const canvas = document.querySelector('#map')
-    const { cols, size } = canvas.dataset
+    const { cols, rows, size, left } = canvas.dataset
     const style = getComputedStyle(document.documentElement)
     const states = ['held', 'infra', 'quarantined', 'cooling', 'excluded', 'reserved', 'draining', 'free', 'otherHeld', 'other', 'otherUnknown', 'empty']
-    const names = new Map(states.map((s) => {
-      const hex = parseInt(style.getPropertyValue(`--${s}`).trim().slice(1), 16)
-      return [hex, s]
-    }))
+    const names = new Map(
+      states.map((s) => {
+        const hex = parseInt(style.getPropertyValue(`--${s}`).trim().slice(1), 16)
+        return [hex, s]
+      }),
+    )
     const ctx = canvas.getContext('2d')
     const side = Number(size) - 1
     const cells = []
-    for (let i = 0; i < Number(cols) * (canvas.height / size); i++) {
-      const { data } = ctx.getImageData((i % cols) * size, Math.floor(i / cols) * size, side, side)
+    for (let i = 0; i < Number(cols) * Number(rows); i++) {
+      const { data } = ctx.getImageData(Number(left) + (i % cols) * size, Math.floor(i / cols) * size, side, side)
       const counts = {}
       for (let p = 0; p < data.length; p += 4) {
         const s = names.get((data[p] << 16) | (data[p + 1] << 8) | data[p + 2])
@@ -108,13 +138,16 @@ test('blocks are filled as the API counts them', async () => {
   const { cells, pixels } = await drawn(page)
   assert.equal(cells.length, 1024)
   const byNumber = new Map(part.cells.map((c) => [c.cell, c]))
-  cells.forEach((counts, i) => {
+  for (const [i, counts] of cells.entries()) {
     const c = byNumber.get(i)
-    if (!c) return assert.equal(most(counts), 'empty', `cell ${i}`)
+    if (!c) {
+      assert.equal(most(counts), 'empty', `cell ${i}`)
+      continue
+    }
     const share = (counts.held ?? 0) / pixels
     const row = 1.1 / Math.sqrt(pixels)
     assert.ok(Math.abs(share - (c.held ?? 0) / 512) < row + 0.06, `cell ${i}: ${share} of ${c.held}`)
-  })
+  }
   await page.close()
 })
 
@@ -149,21 +182,91 @@ test('clicks lead from the pools over a block to the explanation of an address',
   const { held } = overview.pools.find((p) => p.name === 'default').counts
   assert.equal(held, 26)
   await page.getByRole('button', { name: '10.1.0.0/16' }).click()
-  const size = async () => Number(await page.locator('#map').getAttribute('data-size'))
+  const grid = async () => {
+    const { left, size } = await page.locator('#map').evaluate((m) => ({ ...m.dataset }))
+    return { left: Number(left), size: Number(size) }
+  }
+  await page.getByRole('button', { name: 'All pools' }).waitFor() // the first screen has the same map
   await map(page, '10.1.0.0/16').waitFor()
-  const s = await size()
-  await page.locator('#map').click({ position: { x: s * 1.5, y: s / 2 } }) // 10.1.1.0/24
+  const s = await grid()
+  await page.locator('#map').click({ position: { x: s.left + s.size * 1.5, y: s.size / 2 } }) // 10.1.1.0/24
   await map(page, '10.1.1.0/24').waitFor()
   const leases = await api(page, 'leases')
   const lease = leases.find((l) => l.podName === 'web-c1' && l.state === 'held')
   const last = Number(lease.ip.split('.')[3])
-  const t = await size()
-  await page.locator('#map').click({ position: { x: ((last % 16) + 0.5) * t, y: (Math.floor(last / 16) + 0.5) * t } })
+  const t = await grid()
+  const middle = { x: t.left + ((last % 16) + 0.5) * t.size, y: (Math.floor(last / 16) + 0.5) * t.size }
+  await page.locator('#map').hover({ position: middle })
+  await page.locator('.tip', { hasText: `${lease.ip}: held, shop/web-c1` }).waitFor()
+  await page.locator('#map').click({ position: middle })
   const tree = await api(page, `explain?address=${lease.ip}`)
   await page.locator('#explain', { hasText: 'shop/web-c1' }).filter({ hasText: tree.answer }).waitFor()
-  assert.match(await page.locator('#selected').textContent(), new RegExp(`^${lease.ip.replaceAll('.', '\\.')}: held, shop/web-c1`))
+  assert.match(await page.locator('#cursor').textContent(), new RegExp(`^${lease.ip.replaceAll('.', '\\.')}: held, shop/web-c1`))
   await page.goBack()
-  assert.equal(await page.locator('#selected').count(), 0)
+  assert.ok(!page.url().includes('at='), page.url())
+  await page.close()
+})
+
+test('the first screen has the map of the fullest range, and a strip of each', async () => {
+  const page = await open(CADASTRE_PAGE)
+  await map(page, '10.1.0.0/16').waitFor()
+  const box = await page.locator('#map').boundingBox()
+  assert.ok(box.y + 100 < page.viewportSize().height, `the map begins at ${box.y}`)
+  const { pools } = await api(page, 'map')
+  await page.waitForFunction(
+    (n) => document.querySelectorAll('.strip').length === n,
+    pools.reduce((n, p) => n + p.roots.length, 0),
+  )
+  const legend = await page.locator('.legend').boundingBox()
+  assert.ok(legend.y < box.y, 'the legend is above the map')
+  await page.close()
+})
+
+test('a cut link drops what cannot be read, and says so', async () => {
+  for (const [hash, says, prefix] of [
+    ['pool=default&prefix=foo', 'prefix=foo is no prefix', '10.1.0.0/16'],
+    ['pool=default&prefix=10.1.1.0/2444', 'prefix=10.1.1.0/2444 is no prefix', '10.1.0.0/16'],
+    ['pool=default&prefix=10.1.1.7/24', 'prefix=10.1.1.7/24 is no prefix', '10.1.0.0/16'],
+    ['pool=default&prefix=10.1.1.0/24&at=zzz', 'at=zzz is no address', '10.1.1.0/24'],
+    ['pool=default&prefix=10.1.1.0/24&at=10.9.9.9', 'at=10.9.9.9 is not in 10.1.1.0/24', '10.1.1.0/24'],
+    ['pool=default&prefix=10.77.0.0/16', '10.77.0.0/16 is not in pool default', '10.1.0.0/16'],
+    ['pool=defau', '', '10.1.0.0/16'],
+  ]) {
+    const page = await open(`${CADASTRE_PAGE.replace(/#.*/, '')}${CADASTRE_PAGE.includes('#') ? '' : '#'}${hash}`)
+    await map(page, prefix).waitFor()
+    if (says) await page.locator('#dropped', { hasText: says }).waitFor()
+    await page.close()
+  }
+})
+
+test('an address of a wide link is shown in its block', async () => {
+  const page = await open(CADASTRE_PAGE)
+  await page.evaluate(() => {
+    location.hash = '#pool=default&prefix=10.1.0.0/16&at=10.1.1.2'
+  })
+  await map(page, '10.1.1.0/24').waitFor()
+  await page.locator('#cursor', { hasText: '10.1.1.2: ' }).waitFor()
+  await page.close()
+})
+
+test('the search moves nothing of the page', async () => {
+  const page = await open(CADASTRE_PAGE)
+  await map(page, '10.1.0.0/16').waitFor()
+  const before = await page.locator('main').boundingBox()
+  await page.locator('#search').fill('web')
+  await page.locator('#found').waitFor()
+  assert.deepEqual(await page.locator('main').boundingBox(), before)
+  await page.close()
+})
+
+test('the map is sharp on a dense screen', async () => {
+  const page = await open(CADASTRE_PAGE)
+  const session = await context.newCDPSession(page)
+  await session.send('Emulation.setDeviceMetricsOverride', { width: 1280, height: 860, deviceScaleFactor: 2, mobile: false })
+  await page.reload()
+  await map(page, '10.1.0.0/16').waitFor()
+  const [dots, wide] = await page.locator('#map').evaluate((m) => [m.width, m.clientWidth])
+  assert.equal(dots, 2 * wide)
   await page.close()
 })
 
@@ -203,20 +306,25 @@ test('keys move, open, leave and search', async () => {
   await found('172.16.3.101', /address 172\.16\.3\.101 .*quarantined/, '172.16.3.0/24')
   await page.getByText('172.16.3.101: quarantined').first().waitFor()
   await found('web-5d7c8b9f4-000300', /pod shop\/web-5d7c8b9f4-000300/)
-  await found('0'.repeat(61) + 'fff', /container 0+fff/)
+  await found(`${'0'.repeat(61)}fff`, /container 0+fff/)
   await found('states', /pool states/, '172.16.3.0/24')
   await page.close()
 })
 
 test('an event appears, and the address is drawn, without a reload', async () => {
   const page = await open(CADASTRE_PAGE)
-  await page.evaluate(() => { location.hash = '#pool=default&prefix=10.1.1.0/24' })
+  await page.evaluate(() => {
+    location.hash = '#pool=default&prefix=10.1.1.0/24'
+  })
   await map(page, '10.1.1.0/24').waitFor()
   await page.locator('#stream', { hasText: 'live' }).waitFor()
   const ip = JSON.parse(cni('ADD', 'late')).ips[0].address.split('/')[0]
   const event = page.locator('#events li', { hasText: 'shop/web-late' })
   await event.waitFor()
-  assert.match(await event.textContent(), new RegExp(`ipam: leased ${ip}`))
+  assert.match((await event.locator('summary').innerText()).trim(), new RegExp(`^[0-9:]+ Add Pod shop/web-late: ${ip}$`), 'one line of plain words')
+  assert.ok(!(await event.innerText()).includes('ipam: '), 'the rest is hidden')
+  await event.locator('summary').click()
+  assert.match(await event.innerText(), new RegExp(`ipam: leased ${ip}`))
   const last = Number(ip.split('.')[3])
   await page.locator(`#cells tr[data-cell="${last}"]`, { hasText: 'shop/web-late' }).waitFor()
   assert.equal(most((await drawn(page)).cells[last]), 'held')
@@ -253,12 +361,14 @@ async function measure(page, what, paths) {
   const frames = []
   for (let i = 0; i < 40; i++) {
     await page.keyboard.press('ArrowRight')
-    frames.push(await page.evaluate(() => {
-      const canvas = document.querySelector('#map')
-      const begin = performance.now()
-      canvas.getContext('2d').getImageData(0, 0, 1, 1) // waits for what was drawn
-      return Number(canvas.dataset.frame) + performance.now() - begin
-    }))
+    frames.push(
+      await page.evaluate(() => {
+        const canvas = document.querySelector('#map')
+        const begin = performance.now()
+        canvas.getContext('2d').getImageData(0, 0, 1, 1) // waits for what was drawn
+        return Number(canvas.dataset.frame) + performance.now() - begin
+      }),
+    )
   }
   frames.sort((a, b) => a - b)
   console.log(`${what}: bytes ${JSON.stringify(bytes)}; frame: median ${frames[20].toFixed(1)} ms, 95 % ${frames[37].toFixed(1)} ms`)
@@ -268,7 +378,11 @@ test('1000 blocks and 250 000 leases: answers are bounded, frames are drawn', as
   const page = await open(`${CADASTRE_LARGE}#pool=large&prefix=10.0.0.0/13`)
   await map(page, '10.0.0.0/13').waitFor()
   await measure(page, 'an agent: 1000 blocks', [
-    'map', 'map?pool=large&prefix=10.0.0.0/13', 'map?pool=large&prefix=10.0.4.0/23', 'map/search?q=web', 'map/changes',
+    'map',
+    'map?pool=large&prefix=10.0.0.0/13',
+    'map?pool=large&prefix=10.0.4.0/23',
+    'map/search?q=web',
+    'map/changes',
   ])
   await page.close()
 })
@@ -300,7 +414,10 @@ test('operator: blocks of all nodes are filled with the addresses in use, unknow
   assert.equal(part.cells.filter((c) => c.otherUnknown).length, 20)
   await page.locator('#cells tr', { hasText: 'worker-1000' }).getByText('not known here').first().waitFor({ state: 'attached' })
   await page.getByRole('button', { name: 'All pools' }).click()
-  await page.getByText(/the use of [0-9,]+ is not known here/).first().waitFor()
+  await page
+    .getByText(/the use of [0-9,]+ is not known here/)
+    .first()
+    .waitFor()
   await page.getByRole('button', { name: 'fd00::/108' }).click()
   await map(page, 'fd00::/108').waitFor()
   const v6 = await api(page, 'map?pool=default&prefix=fd00::/108')
@@ -315,7 +432,9 @@ test('operator: pool, block, node, address and pod are explained', operator, asy
     await page.locator('#explain', { hasText: text }).filter({ hasText: tree.answer }).waitFor()
   }
   await explained('block=10.0.0.0/14&of=default', 'block 10.0.0.0/14')
-  await page.evaluate(() => { location.hash = '#pool=default' })
+  await page.evaluate(() => {
+    location.hash = '#pool=default'
+  })
   await explained('pool=default', 'pool default')
   const search = async (text, option) => {
     await page.locator('#search').fill(text)
@@ -330,7 +449,9 @@ test('operator: pool, block, node, address and pod are explained', operator, asy
   await explained('pod=shop/web-1', '10.0.5.9 is in block 10.0.5.0/24 of its node')
   await search('c0ffee01', /container c0ffee0123456789/)
   await explained('pod=shop/web-1', 'pod shop/web-1')
-  await page.evaluate(() => { location.hash = '#pool=default&prefix=10.0.5.0/24' })
+  await page.evaluate(() => {
+    location.hash = '#pool=default&prefix=10.0.5.0/24'
+  })
   await page.locator('#blocks').getByRole('button', { name: 'worker-0005' }).click()
   await explained('node=worker-0005', 'node worker-0005')
   await page.close()
@@ -359,7 +480,10 @@ test('operator: the decisions of the last hour are counted', operator, async () 
   const page = await open(CADASTRE_OPERATOR)
   await page.getByRole('tab', { name: 'Last hour' }).click()
   const { decisions } = await api(page, 'map/changes')
-  assert.ok(decisions.some((d) => d.count > 0 && d.failed === 0), 'a decision is done')
+  assert.ok(
+    decisions.some((d) => d.count > 0 && d.failed === 0),
+    'a decision is done',
+  )
   const text = await page.locator('#changes table').innerText()
   for (const d of decisions) assert.ok(text.includes(`${d.by}: ${d.name}`), `no ${d.name} in ${text}`)
   assert.match(await page.locator('#changes-sum').innerText(), /^In the last hour \d+ decisions, of which \d+ failed\.$/)
@@ -384,9 +508,7 @@ test('operator: findings are those of the last comparison, and lead to their pla
 test('operator: 1000 nodes and 250 000 leases: answers are bounded, frames are drawn', operator, async () => {
   const page = await open(`${CADASTRE_OPERATOR}#pool=default&prefix=10.0.0.0/14`)
   await map(page, '10.0.0.0/14').waitFor()
-  await measure(page, 'the operator: 1000 nodes', [
-    'map', 'map?pool=default&prefix=10.0.0.0/14', 'map/search?q=worker', 'map/findings', 'explain?pool=default',
-  ])
+  await measure(page, 'the operator: 1000 nodes', ['map', 'map?pool=default&prefix=10.0.0.0/14', 'map/search?q=worker', 'map/findings', 'explain?pool=default'])
   await page.close()
 })
 
@@ -395,9 +517,13 @@ async function tree(page) {
   const session = await context.newCDPSession(page)
   const { nodes } = await session.send('Accessibility.getFullAXTree')
   await session.detach()
-  return nodes.filter((n) => !n.ignored).map((n) => ({
-    role: n.role?.value, name: n.name?.value ?? '', focusable: n.properties?.some((p) => p.name === 'focusable' && p.value.value),
-  }))
+  return nodes
+    .filter((n) => !n.ignored)
+    .map((n) => ({
+      role: n.role?.value,
+      name: n.name?.value ?? '',
+      focusable: n.properties?.some((p) => p.name === 'focusable' && p.value.value),
+    }))
 }
 
 for (const [who, url, prefix, tabs] of [
@@ -410,7 +536,11 @@ for (const [who, url, prefix, tabs] of [
     await map(page, cidr).waitFor()
     await page.locator('#explain').waitFor()
     const all = await tree(page)
-    const has = (role, name) => assert.ok(all.some((n) => n.role === role && name.test(n.name)), `no ${role} ${name}`)
+    const has = (role, name) =>
+      assert.ok(
+        all.some((n) => n.role === role && name.test(n.name)),
+        `no ${role} ${name}`,
+      )
     has('banner', /^$/)
     has('main', /^$/)
     has('navigation', /^Place$/)
@@ -424,9 +554,16 @@ for (const [who, url, prefix, tabs] of [
     has('region', /^Explanation of /)
     has('tablist', /^What happens$/)
     has('tabpanel', /^Live events$/)
-    assert.deepEqual(all.filter((n) => n.role === 'tab').map((n) => n.name), tabs)
+    assert.deepEqual(
+      all.filter((n) => n.role === 'tab').map((n) => n.name),
+      tabs,
+    )
     const mute = all.filter((n) => (n.focusable || ['button', 'progressbar', 'progress', 'img'].includes(n.role)) && !n.name && n.role !== 'RootWebArea')
-    assert.deepEqual(mute.map((n) => n.role), [], 'everything that takes the focus has a name')
+    assert.deepEqual(
+      mute.map((n) => n.role),
+      [],
+      'everything that takes the focus has a name',
+    )
     await page.close()
   })
 
@@ -434,7 +571,7 @@ for (const [who, url, prefix, tabs] of [
     const page = await open(url)
     await page.getByRole('tab').first().waitFor()
     const focused = () => page.evaluate(() => document.activeElement?.id ?? '')
-    for (let i = 0; i < 200 && await focused() !== 'tab-events'; i++) await page.keyboard.press('Tab')
+    for (let i = 0; i < 200 && (await focused()) !== 'tab-events'; i++) await page.keyboard.press('Tab')
     assert.equal(await focused(), 'tab-events')
     await page.keyboard.press('ArrowLeft')
     assert.equal(await focused(), 'tab-findings')
@@ -455,7 +592,10 @@ test('screenshots', { skip: CADASTRE_IMAGES ? false : 'CADASTRE_IMAGES is not se
   ]
   for (const [name, url, colorScheme, prefix, tab] of shots) {
     const page = await open(url, colorScheme)
-    if (!url.includes('#')) await page.evaluate((p) => { location.hash = `#pool=default&prefix=${p}` }, prefix)
+    if (!url.includes('#'))
+      await page.evaluate((p) => {
+        location.hash = `#pool=default&prefix=${p}`
+      }, prefix)
     await map(page, prefix).waitFor()
     await page.locator(`#tab-${tab}`).click()
     await page.locator(`#${tab}`).waitFor()
@@ -474,10 +614,14 @@ test('the page may not ask another host', async () => {
   const page = await context.newPage()
   await page.goto(CADASTRE_LARGE)
   const other = new URL(CADASTRE_PAGE).origin
-  const refused = await page.evaluate((url) => new Promise((resolve) => {
-    document.addEventListener('securitypolicyviolation', (e) => resolve(e.effectiveDirective))
-    fetch(url).catch(() => {})
-  }), other)
+  const refused = await page.evaluate(
+    (url) =>
+      new Promise((resolve) => {
+        document.addEventListener('securitypolicyviolation', (e) => resolve(e.effectiveDirective))
+        fetch(url).catch(() => {})
+      }),
+    other,
+  )
   assert.equal(refused, 'connect-src')
   await page.close()
 })

@@ -1,11 +1,11 @@
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks'
-import { get, underway, type AddressMap, type Hit, type Part, type Status } from './api'
-import { AddressCanvas, describe, Legend } from './map'
+import { type AddressMap, get, type Hit, type Part, type Status, underway } from './api'
+import { AddressCanvas, Strip } from './map'
 import { ChangesPanel, Events, Explanation, FindingsPanel, useAnswer, useEvents } from './panels'
-import { read, rootOf, write, type Place } from './place'
+import { type Link, outside, type Place, read, rootOf, write } from './place'
 import { above, cell, cellOf, contains, format, isSingle, name, parse } from './prefix'
 import { Search } from './search'
-import { number } from './states'
+import { number, used } from './states'
 import { BlockTable, CellTable, Utilisation } from './table'
 
 const every = 5000 // ms between two looks at the map; an event is followed by one at once
@@ -31,21 +31,35 @@ function useTurn() {
     timer.current ??= window.setTimeout(next, Math.max(0, last.current + least - Date.now()))
   }, [])
   useEffect(() => {
-    const interval = setInterval(() => { if (!document.hidden) next() }, every)
-    return () => { clearInterval(interval); clearTimeout(timer.current) }
+    const interval = setInterval(() => {
+      if (!document.hidden) next()
+    }, every)
+    return () => {
+      clearInterval(interval)
+      clearTimeout(timer.current)
+    }
   }, [])
   return { turn, soon }
 }
 
-function usePlace(): [Place, (p: Place, replace?: boolean) => void] {
-  const [place, set] = useState(read)
+function usePlace(): [Link, (p: Place, replace?: boolean) => void] {
+  const [link, set] = useState(read)
   useEffect(() => {
     const moved = () => set(read())
     addEventListener('popstate', moved)
     addEventListener('hashchange', moved)
-    return () => { removeEventListener('popstate', moved); removeEventListener('hashchange', moved) }
+    return () => {
+      removeEventListener('popstate', moved)
+      removeEventListener('hashchange', moved)
+    }
   }, [])
-  return [place, (p, replace) => { write(p, replace); set(p) }]
+  return [
+    link,
+    (p, replace) => {
+      write(p, replace)
+      set({ place: p, dropped: [] })
+    },
+  ]
 }
 
 function useTheme(): [boolean, () => void] {
@@ -64,11 +78,15 @@ type Tab = 'events' | 'changes' | 'findings'
 const tabs: Tab[] = ['events', 'changes', 'findings']
 
 export function App() {
-  const [place, go] = usePlace()
+  const [link, go] = usePlace()
   const [dark, toggle] = useTheme()
   const { turn, soon } = useTurn()
   const [tab, setTab] = useState<Tab>('events')
   const map = useAnswer(`${turn}`, (s) => get<AddressMap>('map', {}, s))
+  const lost = map.answer ? outside(map.answer, link.place) : ''
+  const place = lost ? {} : link.place
+  const dropped = lost ? [...link.dropped, lost] : link.dropped
+  const fullest = map.answer && !place.prefix ? fullestOf(map.answer) : undefined
   const cluster = map.answer?.scope === 'cluster' // an operator answers
   const served = map.answer !== undefined
   const stream = useEvents(served, soon)
@@ -77,34 +95,58 @@ export function App() {
     isSingle(parse(prefix)) ? placeOf(map.answer, pool, name(parse(prefix))) : { pool: poolOf(map.answer, pool, prefix), prefix }
   const find = (place: string, pool: string) => go(show(place, pool))
   const hit = (h: Hit) => go({ ...show(h.prefix, h.pool), pod: h.pod, node: cluster ? h.node : undefined })
-    const subject = subjectOf(place, cluster)
+  const subject = subjectOf(place, cluster)
   return (
     <>
       <header>
         <h1>Cadastre</h1>
         <Who map={map.answer} status={status.answer} />
         <Search go={hit} />
-        <button id="theme" onClick={toggle}>{dark ? 'light' : 'dark'}</button>
-        {map.error && <p class="error" role="alert">The map is not up to date: {map.error}</p>}
+        <button id="theme" onClick={toggle}>
+          {dark ? 'light' : 'dark'}
+        </button>
+        {map.error && (
+          <p class="error" role="alert">
+            The map is not up to date: {map.error}
+          </p>
+        )}
       </header>
       <main>
         <div>
+          {dropped.length > 0 && (
+            <p id="dropped" class="error" role="alert">
+              The link is not complete: {dropped.join('; ')}. That part was left out.
+            </p>
+          )}
           {place.prefix ? (
-            <PartView map={map.answer} place={place as Shown} turn={turn} dark={dark} go={go} />
+            map.answer ? (
+              <PartView map={map.answer} place={place as Shown} turn={turn} dark={dark} go={go} />
+            ) : (
+              <p class="dim">Reading the address space…</p>
+            )
           ) : (
-            <Pools map={map.answer} go={go} />
+            <>
+              <Pools map={map.answer} turn={turn} dark={dark} go={go} />
+              {fullest && <PartView map={map.answer} place={fullest} turn={turn} dark={dark} go={go} overview />}
+            </>
           )}
         </div>
-        {served && <aside>
-          {subject && <Explanation args={subject} turn={turn} />}
-          <Tabs all={tabs} tab={tab} choose={setTab} />
-          <div role="tabpanel" id="panel" aria-labelledby={`tab-${tab}`}>
-            {tab === 'events' && <Events {...stream} note={cluster ? noteOf(status.answer) : undefined} />}
-            {tab === 'changes' && <ChangesPanel turn={turn} dark={dark} cluster={cluster} find={find} />}
-            {tab === 'findings' && <FindingsPanel turn={Math.floor(turn / 6)} find={find} />}
-          </div>
-          {cluster && <p class="small">Leases are in the ledgers of the nodes: <code>cadastre page</code> on a node shows them.</p>}
-        </aside>}
+        {served && (
+          <aside>
+            {subject && <Explanation args={subject} turn={turn} />}
+            <Tabs all={tabs} tab={tab} choose={setTab} />
+            <div role="tabpanel" id="panel" aria-labelledby={`tab-${tab}`}>
+              {tab === 'events' && <Events {...stream} note={cluster ? noteOf(status.answer) : undefined} />}
+              {tab === 'changes' && <ChangesPanel turn={turn} dark={dark} cluster={cluster} find={find} />}
+              {tab === 'findings' && <FindingsPanel turn={Math.floor(turn / 6)} find={find} />}
+            </div>
+            {cluster && (
+              <p class="small">
+                Leases are in the ledgers of the nodes: <code>cadastre page</code> on a node shows them.
+              </p>
+            )}
+          </aside>
+        )}
       </main>
     </>
   )
@@ -165,12 +207,42 @@ function placeOf(map: AddressMap | undefined, pool: string, ip: string): Place {
 
 function Who({ map, status }: { map?: AddressMap; status?: Status }) {
   if (!map) return null
-  const state = status && (status.suspended ? `allocates nothing: ${status.suspended}` : !status.ready ? `not ready: ${status.readyError}` : status.leading === undefined ? 'ready' : status.leading ? 'this operator leads' : 'this operator waits to lead')
-  return <span id="who">{map.scope === 'node' ? `node ${map.node}` : 'cluster'}{state ? `, ${state}` : ''}</span>
+  const state =
+    status &&
+    (status.suspended
+      ? `allocates nothing: ${status.suspended}`
+      : !status.ready
+        ? `not ready: ${status.readyError}`
+        : status.leading === undefined
+          ? 'ready'
+          : status.leading
+            ? 'this operator leads'
+            : 'this operator waits to lead')
+  return (
+    <span id="who">
+      {map.scope === 'node' ? `node ${map.node}` : 'cluster'}
+      {state ? `, ${state}` : ''}
+    </span>
+  )
 }
 
-function Pools({ map, go }: { map?: AddressMap; go: (p: Place) => void }) {
+// fullestOf returns the range with the most addresses in use: the first screen shows its map.
+function fullestOf(map: AddressMap): Shown | undefined {
+  const all = map.pools.flatMap((p) => p.roots.map((r) => ({ pool: p.name, prefix: r.prefix, n: used(r.counts) })))
+  return all.sort((a, b) => b.n - a.n)[0]
+}
+
+// strips is how many ranges have a strip: each is a request of its own.
+const strips = 8
+
+function RangeStrip({ pool, prefix, turn, dark }: { pool: string; prefix: string; turn: number; dark: boolean }) {
+  const { answer } = useAnswer(`${pool} ${prefix} ${Math.floor(turn / 6)}`, (s) => get<Part>('map', { pool, prefix }, s))
+  return answer ? <Strip part={answer} dark={dark} /> : null
+}
+
+function Pools({ map, turn, dark, go }: { map?: AddressMap; turn: number; dark: boolean; go: (p: Place) => void }) {
   if (!map) return <p class="dim">Reading the address space…</p>
+  let drawn = 0
   return (
     <section aria-label="Pools">
       <h2>Pools</h2>
@@ -182,8 +254,13 @@ function Pools({ map, go }: { map?: AddressMap; go: (p: Place) => void }) {
             <ul>
               {p.roots.map((r) => (
                 <li key={r.prefix}>
-                  <button onClick={() => go({ pool: p.name, prefix: r.prefix })}>{r.prefix}</button>{' '}
-                  <span class="dim">{number(r.blocks)} {r.blocks === 1 ? 'block' : 'blocks'}</span>
+                  <button class="range" onClick={() => go({ pool: p.name, prefix: r.prefix })}>
+                    {r.prefix}{' '}
+                    <span class="dim">
+                      {number(r.blocks)} {r.blocks === 1 ? 'block' : 'blocks'}
+                    </span>
+                    {drawn++ < strips && <RangeStrip pool={p.name} prefix={r.prefix} turn={turn} dark={dark} />}
+                  </button>
                 </li>
               ))}
             </ul>
@@ -198,16 +275,34 @@ function Pools({ map, go }: { map?: AddressMap; go: (p: Place) => void }) {
 
 type Shown = Place & { pool: string; prefix: string }
 
-interface PartProps { map?: AddressMap; place: Shown; turn: number; dark: boolean; go: (p: Place, replace?: boolean) => void }
+// overview: the part is below the list of pools, not the place of the link.
+interface PartProps {
+  map?: AddressMap
+  place: Shown
+  turn: number
+  dark: boolean
+  go: (p: Place, replace?: boolean) => void
+  overview?: boolean
+}
 
-function PartView({ map, place, turn, dark, go }: PartProps) {
+function PartView({ map, place, turn, dark, go, overview }: PartProps) {
   const { answer, error } = useAnswer(`${place.pool} ${place.prefix} ${turn}`, (s) => get<Part>('map', { pool: place.pool, prefix: place.prefix }, s))
   const [cursor, setCursor] = useState(-1)
   useEffect(() => setCursor(-1), [place.prefix])
   const [table, setTable] = useState(false)
   const part = answer?.prefix === place.prefix && answer.pool === place.pool ? answer : undefined
   const up = parentOf(map, part, place)
-  if (!part) return <><Crumbs place={place} up={up} go={go} />{error ? <p class="error">{error}</p> : <p class="dim">Reading {place.prefix}…</p>}</>
+  const narrower = part && place.at ? narrowerOf(part, place.at) : undefined
+  useEffect(() => {
+    if (narrower) go({ ...place, prefix: narrower }, true) // an address has a cell of its own
+  }, [narrower])
+  if (!part)
+    return (
+      <>
+        {!overview && <Crumbs place={place} up={up} go={go} />}
+        {error ? <p class="error">{error}</p> : <p class="dim">Reading {place.prefix}…</p>}
+      </>
+    )
   const prefix = parse(part.prefix)
   const at = place.at ? cellOf(prefix, part.cellLen, parse(place.at).addr) : cursor
   const open = (i: number) => {
@@ -221,19 +316,51 @@ function PartView({ map, place, turn, dark, go }: PartProps) {
   }
   return (
     <section aria-label={`Map of ${part.prefix}`}>
-      <Crumbs place={place} up={up} go={go} />
+      {overview ? (
+        <h2>
+          {part.prefix}, in pool {part.pool}
+        </h2>
+      ) : (
+        <Crumbs place={place} up={up} go={go} />
+      )}
       <Utilisation counts={part.counts} />
       <AddressCanvas part={part} at={at} dark={dark} move={move} open={open} out={() => go(up.at(-1) ?? {})} />
-      <Legend dark={dark} />
       {part.occupied && part.occupied !== part.prefix && parse(part.occupied).len > part.cellLen && !isSingle(parse(part.occupied)) && (
-        <p><button onClick={() => go({ pool: place.pool, prefix: part.occupied })}>All leases are in {part.occupied}</button></p>
+        <p>
+          <button onClick={() => go({ pool: place.pool, prefix: part.occupied })}>All leases are in {part.occupied}</button>
+        </p>
       )}
-      {place.at && <p id="selected">{describe(part, part.cells.find((c) => c.cell === at), at)}</p>}
-      <p><button id="table" aria-pressed={table} aria-controls="cells" onClick={() => setTable(!table)}>{table ? 'Hide the table' : 'Show as a table'}</button></p>
-      <div class={table ? 'scroll' : 'hidden'}><CellTable part={part} at={at} open={open} /></div>
-      {part.blocks.length > 0 && <div class="scroll"><BlockTable part={part} go={(p) => go({ pool: place.pool, prefix: p })} node={map?.scope === 'cluster' ? (n) => go({ pool: place.pool, prefix: place.prefix, node: n }) : undefined} /></div>}
+      <p>
+        <button id="table" aria-pressed={table} aria-controls="cells" onClick={() => setTable(!table)}>
+          {table ? 'Hide the table' : 'Show as a table'}
+        </button>
+      </p>
+      {(table || !overview) && (
+        <div class={table ? 'scroll' : 'hidden'}>
+          <CellTable part={part} at={at} open={open} />
+        </div>
+      )}
+      {part.blocks.length > 0 && (table || !overview) && (
+        <div class="scroll">
+          <BlockTable
+            part={part}
+            go={(p) => go({ pool: place.pool, prefix: p })}
+            node={map?.scope === 'cluster' ? (n) => go({ pool: place.pool, prefix: place.prefix, node: n }) : undefined}
+          />
+        </div>
+      )}
     </section>
   )
+}
+
+// narrowerOf returns the block of an address in a part whose cells are not single addresses,
+// or the cell without a block; undefined if its cells are.
+function narrowerOf(part: Part, at: string): string | undefined {
+  const p = parse(part.prefix)
+  const address = parse(at)
+  if (part.cellLen === p.bits) return undefined
+  const block = part.blocks.find((b) => contains(parse(b.prefix), address) && parse(b.prefix).len > p.len)
+  return block?.prefix ?? format(cell(p, part.cellLen, cellOf(p, part.cellLen, address.addr)))
 }
 
 // parentOf returns the places above a prefix: the pools, the root, and the block.
@@ -252,9 +379,13 @@ function Crumbs({ place, up, go }: { place: Shown; up: Place[]; go: (p: Place) =
     <nav aria-label="Place">
       <ol class="crumbs">
         {up.map((p) => (
-          <li key={p.prefix ?? ''}><button onClick={() => go(p)}>{p.prefix ? p.prefix : 'All pools'}</button></li>
+          <li key={p.prefix ?? ''}>
+            <button onClick={() => go(p)}>{p.prefix ? p.prefix : 'All pools'}</button>
+          </li>
         ))}
-        <li aria-current="page">{place.at ?? place.prefix} <span class="dim">{place.pool}</span></li>
+        <li aria-current="page">
+          {place.at ?? place.prefix} <span class="dim">{place.pool}</span>
+        </li>
       </ol>
     </nav>
   )

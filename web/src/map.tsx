@@ -1,7 +1,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import type { Cell, Part } from './api'
 import { layout, Painter, palette } from './draw'
-import { cell, format, isSingle, name, parse } from './prefix'
+import { cell, format, formatAddr, isSingle, name, type Prefix, parse } from './prefix'
 import { looks, words } from './states'
 
 interface Props {
@@ -29,7 +29,9 @@ export function AddressCanvas({ part, at, dark, move, open, out }: Props) {
   const [width, setWidth] = useState(640)
   const prefix = parse(part.prefix)
   const n = 2 ** (part.cellLen - prefix.len)
-  const grid = layout(n, width)
+  const labels = rowLabels(prefix, part.cellLen, n)
+  const grid = layout(n, width, 10 + 7 * Math.max(...labels.map((l) => l.length)))
+  const [hover, setHover] = useState<{ at: number; x: number; y: number }>()
   const cells = new Map(part.cells.map((c) => [c.cell, c]))
 
   useLayoutEffect(() => {
@@ -43,14 +45,27 @@ export function AddressCanvas({ part, at, dark, move, open, out }: Props) {
   useLayoutEffect(() => {
     const element = canvas.current!
     const begin = performance.now()
-    element.width = grid.cols * grid.size
-    element.height = grid.rows * grid.size
+    const scale = window.devicePixelRatio || 1
+    const wide = grid.left + grid.cols * grid.size
+    const high = grid.rows * grid.size
+    element.width = Math.round(wide * scale)
+    element.height = Math.round(high * scale)
+    element.style.width = `${wide}px`
+    element.style.height = `${high}px`
     const key = `${dark}`
     if (painter.current?.key !== key) painter.current = { key, painter: new Painter(element.getContext('2d')!, palette()) }
-    painter.current.painter.draw(part, grid, at)
+    painter.current.painter.draw(part, grid, at, scale, labels)
     // What the tests read: the place of each cell, and the time that drawing took.
     Object.assign(element.dataset, {
-      cols: grid.cols, size: grid.size, prefix: part.prefix, pool: part.pool, cellLen: part.cellLen, taken: part.taken,
+      cols: grid.cols,
+      rows: grid.rows,
+      left: grid.left,
+      size: grid.size,
+      scale,
+      prefix: part.prefix,
+      pool: part.pool,
+      cellLen: part.cellLen,
+      taken: part.taken,
       frame: (performance.now() - begin).toFixed(2),
     })
   })
@@ -58,13 +73,18 @@ export function AddressCanvas({ part, at, dark, move, open, out }: Props) {
   useZoom(canvas, part)
 
   const cellAt = (e: MouseEvent) => {
-    const x = Math.floor(e.offsetX / grid.size)
+    const x = Math.floor((e.offsetX - grid.left) / grid.size)
     const y = Math.floor(e.offsetY / grid.size)
-    return x < grid.cols && y < grid.rows ? y * grid.cols + x : -1
+    return x >= 0 && x < grid.cols && y < grid.rows ? y * grid.cols + x : -1
   }
   const keys = (e: KeyboardEvent) => {
     const steps: Record<string, number> = {
-      ArrowLeft: -1, ArrowRight: 1, ArrowUp: -grid.cols, ArrowDown: grid.cols, Home: -n, End: n,
+      ArrowLeft: -1,
+      ArrowRight: 1,
+      ArrowUp: -grid.cols,
+      ArrowDown: grid.cols,
+      Home: -n,
+      End: n,
     }
     if (e.key in steps) move(Math.max(0, Math.min(n - 1, Math.max(at, 0) + steps[e.key])))
     else if (e.key === 'Enter' || e.key === ' ') open(Math.max(at, 0))
@@ -72,9 +92,14 @@ export function AddressCanvas({ part, at, dark, move, open, out }: Props) {
     else return
     e.preventDefault()
   }
-  const hint = at >= 0 ? describe(part, cells.get(at), at) : ''
+  const named = hover?.at ?? at
+  const hint = named >= 0 ? describe(part, cells.get(named), named) : 'Point at a cell, or move with the arrow keys.'
   return (
     <div ref={box} class="canvas">
+      <p id="cursor" role="status" aria-live="polite">
+        {hint}
+      </p>
+      <Legend dark={dark} />
       <canvas
         ref={canvas}
         id="map"
@@ -85,21 +110,36 @@ export function AddressCanvas({ part, at, dark, move, open, out }: Props) {
         onKeyDown={keys}
         onMouseMove={(e) => {
           const i = cellAt(e)
-          e.currentTarget.title = i < 0 ? '' : describe(part, cells.get(i), i)
+          setHover(i < 0 ? undefined : { at: i, x: e.offsetX, y: e.offsetY + e.currentTarget.offsetTop })
         }}
+        onMouseLeave={() => setHover(undefined)}
         onClick={(e) => {
           const i = cellAt(e)
           if (i >= 0) open(i)
         }}
       />
+      {hover && (
+        <div class="tip" aria-hidden="true" style={{ left: `${Math.min(hover.x + 14, width - 180)}px`, top: `${hover.y + 18}px` }}>
+          {hint}
+        </div>
+      )}
       <p id="map-keys" class="small">
         {isSingle(cell(prefix, part.cellLen, 0)) ? 'Each cell is one address' : `Each cell is a /${part.cellLen}`}, each row a{' '}
-        {format(cell(prefix, part.cellLen - Math.round(Math.log2(grid.cols)), 0)).replace(/.*\//, '/')}. Arrow keys move,
-        Enter opens a cell, Escape goes back, / searches.
+        {format(cell(prefix, part.cellLen - Math.round(Math.log2(grid.cols)), 0)).replace(/.*\//, '/')}. Arrow keys move, Enter opens a cell, Escape goes back,
+        / searches.
       </p>
-      <p id="cursor" role="status" aria-live="polite">{hint}</p>
     </div>
   )
+}
+
+// rowLabels returns what the rows begin with: of addresses the last number, as ".16".
+function rowLabels(p: Prefix, cellLen: number, n: number): string[] {
+  const cols = 2 ** Math.ceil(Math.round(Math.log2(n)) / 2)
+  return Array.from({ length: n / cols }, (_, row) => {
+    const first = formatAddr(cell(p, cellLen, row * cols).addr, p.bits)
+    if (p.bits === 128) return first.length > 12 ? `…${first.slice(-11)}` : first
+    return p.len >= 24 ? first.replace(/^.*\./, '.') : first
+  })
 }
 
 // useZoom shows the way from one part to another: the new part grows for a moment.
@@ -110,14 +150,37 @@ function useZoom(canvas: { current: HTMLCanvasElement | null }, part: Part) {
     const closer = parse(last.current).len < parse(part.prefix).len
     last.current = part.prefix
     if (matchMedia('(prefers-reduced-motion: reduce)').matches) return
-    canvas.current?.animate([{ transform: `scale(${closer ? 0.6 : 1.3})`, opacity: 0.3 }, { transform: 'none', opacity: 1 }], {
-      duration: 160,
-      easing: 'ease-out',
-    })
+    canvas.current?.animate(
+      [
+        { transform: `scale(${closer ? 0.6 : 1.3})`, opacity: 0.3 },
+        { transform: 'none', opacity: 1 },
+      ],
+      {
+        duration: 160,
+        easing: 'ease-out',
+      },
+    )
   }, [part.prefix])
 }
 
-export function Legend({ dark }: { dark: boolean }) {
+// Strip is a range in one row.
+export function Strip({ part, dark }: { part: Part; dark: boolean }) {
+  const canvas = useRef<HTMLCanvasElement>(null)
+  useLayoutEffect(() => {
+    const element = canvas.current!
+    const scale = window.devicePixelRatio || 1
+    element.width = Math.round(stripWidth * scale)
+    element.height = Math.round(stripHeight * scale)
+    const n = 2 ** (part.cellLen - parse(part.prefix).len)
+    new Painter(element.getContext('2d')!, palette()).strip(part, n, stripWidth, stripHeight, scale)
+  }, [part, dark])
+  return <canvas ref={canvas} class="strip" aria-hidden="true" />
+}
+
+const stripWidth = 640
+const stripHeight = 18
+
+function Legend({ dark }: { dark: boolean }) {
   return (
     <ul class="legend" aria-label="Legend">
       {looks.map((look) => (
@@ -126,7 +189,12 @@ export function Legend({ dark }: { dark: boolean }) {
           {look.label}
         </li>
       ))}
-      <li><span class="changed" /> changed in the last hour</li>
+      <li>
+        <span class="swatch none" /> no block
+      </li>
+      <li>
+        <span class="changed" /> changed in the last hour
+      </li>
     </ul>
   )
 }

@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
-import { address, get, NotServed, type Branch, type Changes, type EventRecord, type Finding, type Findings, type Tree } from './api'
+import { address, type Branch, type Changes, type EventRecord, type Finding, type Findings, get, NotServed, type Tree } from './api'
 
 // useAnswer asks again whenever a key changes. An earlier answer stays until the next one.
 export function useAnswer<T>(key: string, ask: (signal: AbortSignal) => Promise<T>, served = true) {
@@ -27,9 +27,15 @@ export function Explanation({ args, turn }: { args: Record<string, string>; turn
   if (!answer) return null
   return (
     <section id="explain" aria-label={`Explanation of ${answer.subject}`}>
-      <p><strong>{answer.subject}</strong>: {answer.answer}</p>
+      <p>
+        <strong>{answer.subject}</strong>: {answer.answer}
+      </p>
       <Branches all={answer.because ?? []} />
-      {answer.fix?.map((f) => <p key={f.command}>{f.text}:<pre>{f.command}</pre></p>)}
+      {answer.fix?.map((f) => (
+        <p key={f.command}>
+          {f.text}:<pre>{f.command}</pre>
+        </p>
+      ))}
     </section>
   )
 }
@@ -38,7 +44,12 @@ function Branches({ all }: { all: Branch[] }) {
   if (all.length === 0) return null
   return (
     <ul class="tree">
-      {all.map((b, i) => <li key={i}>{b.text}<Branches all={b.because ?? []} /></li>)}
+      {all.map((b, i) => (
+        <li key={i}>
+          {b.text}
+          <Branches all={b.because ?? []} />
+        </li>
+      ))}
     </ul>
   )
 }
@@ -66,23 +77,47 @@ export function useEvents(served: boolean, happened: () => void) {
 
 const time = (text: string) => new Date(text).toLocaleTimeString('en-GB')
 
+// line says in plain words what an event is about, such as "Add Pod shop/web-13: 10.2.1.2".
+export function line(e: EventRecord): string {
+  const addresses = e.Subject?.Addresses?.join(', ')
+  const who = e.Subject?.Pod || e.Subject?.Container?.slice(0, 12)
+  if (who) return `${e.Name} ${who}${addresses ? `: ${addresses}` : ''}`
+  const text = e.Description.replace(/\s+/g, ' ').trim()
+  const more = text.startsWith(e.Name) ? text.slice(e.Name.length).trim() : text
+  return `${e.Name}${more ? `: ${more}` : ''}${addresses ? `: ${addresses}` : ''}`
+}
+
 export function Events({ events, state, note }: { events: EventRecord[]; state: string; note?: string }) {
   return (
     <section id="events" aria-label="Events">
-      <p class="small">Event stream: <span id="stream" role="status">{state}</span>{note ? `. ${note}` : ''}</p>
+      <p class="small">
+        Event stream:{' '}
+        <span id="stream" role="status">
+          {state}
+        </span>
+        {note ? `. ${note}` : ''}
+      </p>
       <ol class="events scroll" tabIndex={0} aria-label="Events, the newest first">
         {events.map((e) => {
           const failed = e.Error || e.CommitError || e.TxnError
           return (
             <li key={e.SeqNum} data-seq={e.SeqNum}>
-              <div>
-                <span class="dim">#{e.SeqNum} {time(e.ProcessingStart)}</span> <strong>{e.Name}</strong> {e.Description}
-                {e.Subject?.Addresses?.length ? ` ${e.Subject.Addresses.join(', ')}` : ''}
-              </div>
-              <div class={failed ? 'error' : 'dim'}>
-                {(e.Handlers ?? []).map((h) => `${h.Revert ? 'undo ' : ''}${h.Handler}: ${h.Error || h.Change || 'ok'}`).join('; ')}
-                {failed ? ` — ${failed}` : ''}{e.Note ? ` — ${e.Note}` : ''}
-              </div>
+              <details>
+                <summary>
+                  <span class="dim">{time(e.ProcessingStart)}</span> {line(e)}
+                  {failed && <span class="error"> failed: {failed}</span>}
+                </summary>
+                <div class="dim">
+                  #{e.SeqNum} {e.Description}
+                  {(e.Handlers ?? []).map((h) => (
+                    <div
+                      key={h.Handler + h.Revert}
+                      class={h.Error ? 'error' : ''}
+                    >{`${h.Revert ? 'undo ' : ''}${h.Handler}: ${h.Error || h.Change || 'ok'}`}</div>
+                  ))}
+                  {e.Note}
+                </div>
+              </details>
             </li>
           )
         })}
@@ -93,9 +128,7 @@ export function Events({ events, state, note }: { events: EventRecord[]; state: 
 
 // ChangesPanel shows the last hour: of a node a plot of claims and releases and the last
 // changes, of an operator its decisions.
-export function ChangesPanel(
-  { turn, dark, cluster, find }: { turn: number; dark: boolean; cluster: boolean; find: (ip: string, pool: string) => void },
-) {
+export function ChangesPanel({ turn, dark, cluster, find }: { turn: number; dark: boolean; cluster: boolean; find: (ip: string, pool: string) => void }) {
   const { answer, error } = useAnswer(`${turn}`, (s) => get<Changes>('map/changes', {}, s))
   if (error) return <p class="dim">{error}</p>
   if (!answer) return null
@@ -105,14 +138,23 @@ export function ChangesPanel(
   return (
     <section id="changes" aria-label="Changes of the last hour">
       <p id="changes-sum">
-        In the last hour {answer.cut ? 'more than ' : ''}{sum('claimed')} claimed, {sum('released')} released, {sum('other')} other
-        changes.
+        In the last hour {answer.cut ? 'more than ' : ''}
+        {sum('claimed')} claimed, {sum('released')} released, {sum('other')} other changes.
       </p>
       <Plot changes={answer} dark={dark} />
-      <p class="small"><span class="claimed" /> claimed <span class="released" /> released, by minute</p>
+      <p class="small">
+        <span class="claimed" /> claimed <span class="released" /> released, by minute
+      </p>
       <table>
         <caption>Last changes</caption>
-        <thead><tr><th scope="col">Time</th><th scope="col">Change</th><th scope="col">Address</th><th scope="col">Owner</th></tr></thead>
+        <thead>
+          <tr>
+            <th scope="col">Time</th>
+            <th scope="col">Change</th>
+            <th scope="col">Address</th>
+            <th scope="col">Owner</th>
+          </tr>
+        </thead>
         <tbody>
           {answer.recent.map((c) => (
             <tr key={c.number}>
@@ -134,16 +176,33 @@ function Decisions({ answer, dark }: { answer: Changes; dark: boolean }) {
   return (
     <section id="changes" aria-label="Decisions of the last hour">
       <p id="changes-sum">
-        In the last hour {answer.cut ? 'more than ' : ''}{sum('count')} decisions, of which {sum('failed')} failed.
+        In the last hour {answer.cut ? 'more than ' : ''}
+        {sum('count')} decisions, of which {sum('failed')} failed.
       </p>
       <Plot changes={answer} dark={dark} />
-      <p class="small"><span class="claimed" /> decisions, by minute</p>
+      <p class="small">
+        <span class="claimed" /> decisions, by minute
+      </p>
       <table>
         <caption>Decisions, the newest first</caption>
-        <thead><tr><th scope="col">Last</th><th scope="col">Decision</th><th scope="col">Times</th><th scope="col">Failed</th></tr></thead>
+        <thead>
+          <tr>
+            <th scope="col">Last</th>
+            <th scope="col">Decision</th>
+            <th scope="col">Times</th>
+            <th scope="col">Failed</th>
+          </tr>
+        </thead>
         <tbody>
           {all.map((d) => (
-            <tr key={`${d.by} ${d.name}`}><td>{time(d.last)}</td><td>{d.by}: {d.name}</td><td>{d.count}</td><td>{d.failed}</td></tr>
+            <tr key={`${d.by} ${d.name}`}>
+              <td>{time(d.last)}</td>
+              <td>
+                {d.by}: {d.name}
+              </td>
+              <td>{d.count}</td>
+              <td>{d.failed}</td>
+            </tr>
           ))}
         </tbody>
       </table>
@@ -159,12 +218,16 @@ function Plot({ changes, dark }: { changes: Changes; dark: boolean }) {
     const n = changes.minutes.length
     const bars = uPlot.paths.bars!({ size: [0.4, 8], align: 1 })
     const later = uPlot.paths.bars!({ size: [0.4, 8], align: -1 })
+    const clock = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' })
     const axis = { stroke: colour('dim'), grid: { stroke: colour('edge'), width: 1 }, ticks: { show: false } }
     const plot = new uPlot(
       {
         width: box.current!.clientWidth || 400,
         height: 160,
-        axes: [axis, { ...axis, size: 40 }],
+        axes: [
+          { ...axis, values: (_: uPlot, at: number[]) => at.map((s) => clock.format(s * 1000)) },
+          { ...axis, size: 40 },
+        ],
         scales: { y: { range: (_, __, max) => [0, Math.max(max, 4)] } },
         cursor: { show: false },
         legend: { show: false },
@@ -202,11 +265,20 @@ export function FindingsPanel({ turn, find }: { turn: number; find: (place: stri
         </p>
       )}
       {answer.report && (
-        <p>{node.length === 0 ? 'No differences' : `${node.length} findings`} among {answer.report.leases} leases of this node.</p>
+        <p>
+          {node.length === 0 ? 'No differences' : `${node.length} findings`} among {answer.report.leases} leases of this node.
+        </p>
       )}
-      {[...node, ...cluster].map((f) => <FindingItem key={f.number + f.text} f={f} find={find} />)}
+      {[...node, ...cluster].map((f) => (
+        <FindingItem key={f.number + f.text} f={f} find={find} />
+      ))}
       {answer.cluster?.problem && <p class="small">Cluster: {answer.cluster.problem}</p>}
-      {!answer.report && (answer.cluster?.leftOut ?? []).map((text) => <p class="small" key={text}>Not compared: {text}</p>)}
+      {!answer.report &&
+        (answer.cluster?.leftOut ?? []).map((text) => (
+          <p class="small" key={text}>
+            Not compared: {text}
+          </p>
+        ))}
     </section>
   )
 }
@@ -215,12 +287,21 @@ function FindingItem({ f, find }: { f: Finding; find: (place: string, pool: stri
   return (
     <article>
       <p>
-        <strong>{f.number} {f.name}</strong>: {f.text}{' '}
+        <strong>
+          {f.number} {f.name}
+        </strong>
+        : {f.text}{' '}
         {(f.subject.addr ?? f.subject.prefix) && (
           <button onClick={() => find((f.subject.addr ?? f.subject.prefix)!, f.subject.pool ?? '')}>show {f.subject.addr ?? f.subject.prefix}</button>
         )}
       </p>
-      <ul class="tree">{f.evidence.map((e, i) => <li key={i}>{e.witness}: {e.text}</li>)}</ul>
+      <ul class="tree">
+        {f.evidence.map((e, i) => (
+          <li key={i}>
+            {e.witness}: {e.text}
+          </li>
+        ))}
+      </ul>
       <pre>{f.fix}</pre>
     </article>
   )

@@ -1,6 +1,10 @@
 // Arithmetic on addresses and prefixes of both families.
 
-export interface Prefix { addr: bigint; len: number; bits: 32 | 128 }
+export interface Prefix {
+  addr: bigint
+  len: number
+  bits: 32 | 128
+}
 
 export function parseAddr(text: string): { addr: bigint; bits: 32 | 128 } {
   if (!text.includes(':')) {
@@ -17,6 +21,26 @@ export function parse(text: string): Prefix {
   const [a, len] = text.split('/')
   const { addr, bits } = parseAddr(a)
   return { addr, bits, len: len === undefined ? bits : Number(len) }
+}
+
+// valid reports whether a text is an address, or with a length a prefix without host bits, as
+// a link of this page has it. Other functions here take valid texts only.
+export function valid(text: string): boolean {
+  const [a, len, more] = text.split('/')
+  if (more !== undefined) return false
+  const v4 = /^(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$/.exec(a)
+  if (v4 ? v4.slice(1).some((n) => Number(n) > 255) : !validV6(a)) return false
+  if (len === undefined) return true
+  if (!/^\d{1,3}$/.test(len)) return false
+  const p = parse(text)
+  return p.len <= p.bits && (p.addr & ((1n << BigInt(p.bits - p.len)) - 1n)) === 0n
+}
+
+function validV6(text: string): boolean {
+  const halves = text.split('::')
+  if (!text.includes(':') || halves.length > 2) return false
+  const groups = halves.flatMap((h) => (h ? h.split(':') : []))
+  return groups.every((g) => /^[0-9a-fA-F]{1,4}$/.test(g)) && (halves.length === 2 ? groups.length < 8 : groups.length === 8)
 }
 
 export function formatAddr(addr: bigint, bits: 32 | 128): string {

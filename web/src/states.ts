@@ -1,6 +1,10 @@
 import type { Counts, State } from './api'
 
-export interface Look { state: State; label: string; texture: 'solid' | 'stripes' | 'dots' | 'cross' | 'checks' | 'lines' | 'plain' }
+export interface Look {
+  state: State
+  label: string
+  texture: 'solid' | 'stripes' | 'dots' | 'cross' | 'checks' | 'lines' | 'plain'
+}
 
 // looks lists the states in the order in which a cell stacks them, from the bottom. Each
 // has a colour (--STATE in style.css) and a texture, so that neither is needed alone.
@@ -53,5 +57,9 @@ export function percent(part: number, whole: number): string {
 }
 
 export function words(c: Counts): string {
-  return shares(c).map((s) => `${number(s.n)} ${s.look.label}`).join(', ') || 'not granted to a node'
+  return (
+    shares(c)
+      .map((s) => `${number(s.n)} ${s.look.label}`)
+      .join(', ') || 'not granted to a node'
+  )
 }

@@ -1,9 +1,14 @@
 import { useMemo } from 'preact/hooks'
-import type { Cell, Part } from './api'
+import type { Cell, Counts, Part } from './api'
 import { cell, isSingle, name, parse } from './prefix'
 import { number, own, percent, shares, total, used } from './states'
 
-interface Row { from: number; to: number; cell: Cell; place: string }
+interface Row {
+  from: number
+  to: number
+  cell: Cell
+  place: string
+}
 
 // rowsOf joins neighbours that look the same: runs of free addresses are one row.
 export function rowsOf(part: Part): Row[] {
@@ -29,7 +34,9 @@ export function CellTable({ part, at, open }: { part: Part; at: number; open: (a
   const single = isSingle(cell(prefix, part.cellLen, 0))
   return (
     <table id="cells">
-      <caption>{single ? 'Addresses' : 'Cells'} of {part.prefix}</caption>
+      <caption>
+        {single ? 'Addresses' : 'Cells'} of {part.prefix}
+      </caption>
       <thead>
         <tr>
           <th scope="col">{single ? 'Address' : 'Prefix'}</th>
@@ -47,7 +54,9 @@ export function CellTable({ part, at, open }: { part: Part; at: number; open: (a
               <td>
                 {r.cell.lease
                   ? r.cell.lease.state
-                  : shares(r.cell).map((s) => (single ? s.look.label : `${number(s.n)} ${s.look.label}`)).join(', ')}
+                  : shares(r.cell)
+                      .map((s) => (single ? s.look.label : `${number(s.n)} ${s.look.label}`))
+                      .join(', ')}
               </td>
               <td>
                 {single
@@ -78,21 +87,44 @@ export function BlockTable({ part, go, node }: { part: Part; go: (prefix: string
     <table id="blocks">
       <caption>Blocks{part.more ? ` (${part.more} more)` : ''}</caption>
       <thead>
-        <tr><th scope="col">Block</th><th scope="col">Node</th><th scope="col">In use</th><th scope="col">Free</th></tr>
+        <tr>
+          <th scope="col">Block</th>
+          <th scope="col">Node</th>
+          <th scope="col">In use</th>
+          <th scope="col">Free</th>
+        </tr>
       </thead>
       <tbody>
         {part.blocks.map((b) => (
           <tr key={b.prefix + b.node}>
-            <th scope="row"><button onClick={() => go(b.prefix)}>{b.prefix}</button></th>
-            <td>{node ? <button onClick={() => node(b.node)}>{b.node}</button> : b.node}{b.state === 'draining' ? ' (draining)' : ''}</td>
+            <th scope="row">
+              <button onClick={() => go(b.prefix)}>{b.prefix}</button>
+            </th>
+            <td>
+              {node ? <button onClick={() => node(b.node)}>{b.node}</button> : b.node}
+              {b.state === 'draining' ? ' (draining)' : ''}
+            </td>
             <td>{b.counts.otherUnknown ? unknown : number(used(b.counts))}</td>
-            <td>{b.own ? number(b.counts.free ?? 0) : b.counts.otherUnknown ? unknown : number((b.counts.other ?? 0) - (b.counts.otherHeld ?? 0))}</td>
+            <td>
+              {b.own && full(b.counts) ? (
+                <strong class="error">full</strong>
+              ) : b.own ? (
+                number(b.counts.free ?? 0)
+              ) : b.counts.otherUnknown ? (
+                unknown
+              ) : (
+                number((b.counts.other ?? 0) - (b.counts.otherHeld ?? 0))
+              )}
+            </td>
           </tr>
         ))}
       </tbody>
     </table>
   )
 }
+
+// full reports whether the blocks of this node have no free address left.
+const full = (c: Counts) => own(c) > 0 && used(c) > 0 && !c.free
 
 // Utilisation shows a bar with the counts beside it.
 export function Utilisation({ counts }: { counts: Parameters<typeof total>[0] }) {
@@ -102,7 +134,11 @@ export function Utilisation({ counts }: { counts: Parameters<typeof total>[0] })
   return (
     <div class="use">
       <progress max={1} value={whole ? busy / whole : 0} aria-label={`${percent(busy, whole)} in use`} />
-      <span>{number(busy)} of {number(whole)} in use ({percent(busy, whole)}){own(counts) ? `, ${number(counts.free ?? 0)} free` : ''}{hidden && !own(counts) ? `; the use of ${number(hidden)} is not known here` : ''}</span>
+      <span>
+        {number(busy)} of {number(whole)} in use ({percent(busy, whole)}){own(counts) ? `, ${number(counts.free ?? 0)} free` : ''}
+        {full(counts) ? <strong class="error"> full: the next pod gets no address</strong> : ''}
+        {hidden && !own(counts) ? `; the use of ${number(hidden)} is not known here` : ''}
+      </span>
     </div>
   )
 }
