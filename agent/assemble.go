@@ -60,6 +60,7 @@ type assembly struct {
 	cniList    *listWriter      // nil: the agent writes no CNI list
 	source     *kubestate.Source
 	sink       controller.Sink
+	strays     *strays                       // nil: the agent makes no wires
 	opened     <-chan controller.ValueErrors // nil: the data plane is open from the start
 	metrics    *restapi.Metrics
 	traces     *tracing.Tracer // nil: CNI requests are not traced
@@ -98,6 +99,7 @@ type dependencies struct {
 	disk     nodesync.Disk
 	records  func(part string) ipamapi.Records
 	sink     controller.Sink
+	strays   *strays                                            // what stays of pods without leases; nil: the agent makes no wires
 	opened   <-chan controller.ValueErrors                      // the values that failed when the data plane was opened; nil: it is open
 	underlay func(nodeIPs []netip.Addr) (ipnet.Underlay, error) // nil: it is not known
 	tunnel   tunnelKey
@@ -132,6 +134,7 @@ func assemble(
 		started:    clock.now(),
 		instance:   d.instance,
 		sink:       d.sink,
+		strays:     d.strays,
 		opened:     d.opened,
 		traces:     d.traces,
 		contivconf: contivconf.NewPlugin(conf),
@@ -210,6 +213,9 @@ func (a *assembly) openLedger(ctx context.Context, d dependencies) (err error) {
 	})
 	if err != nil {
 		return err
+	}
+	if a.strays != nil {
+		a.strays.ledger = a.ledger
 	}
 	a.metrics = restapi.NewMetrics(a.ledger.Stats, func() controller.Status { return a.loop.Status() })
 	a.metrics.About(a.Status)
@@ -302,6 +308,7 @@ func (a *assembly) makePlugins(d dependencies) {
 		IsPodPool:  func(name string) bool { return a.ipam.HasNetwork(name) },
 		Reclaims:   reclaims{a},
 		Kernel:     kernelLinks{a},
+		Identify:   a.identify,
 		Wires:      a.makesWires(),
 	})
 	a.ipam = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {

@@ -58,7 +58,7 @@ func (r repairs) Reclaim(ctx context.Context, l ledger.Lease, reason string) (st
 // began itself.
 func (r repairs) Quarantine(ctx context.Context, pool string, f *findings.Finding) error {
 	a := f.Subject.Addr
-	key := ledger.Key{Network: ledger.WitnessNetwork, ContainerID: string(witness.Kernel), IfName: a.String()}
+	key := ledger.KeyOfWitness(string(witness.Kernel), a)
 	fresh, err := r.a.ledger.Quarantine(ctx, pool, a, key, "repair of "+f.Number+": "+f.Text)
 	if err == nil && !fresh {
 		return fmt.Errorf(

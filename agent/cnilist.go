@@ -13,6 +13,7 @@ import (
 
 	"github.com/cadastre/cadastre/internal/backoff"
 	"github.com/cadastre/cadastre/plugins/podmanager/conflist"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 // listWriter writes the CNI list when the agent can serve for the first time. The list
@@ -20,7 +21,8 @@ import (
 type listWriter struct {
 	a       *assembly
 	random  func() float64
-	problem atomic.Pointer[string] // of the last attempt; nil: none
+	problem atomic.Pointer[string]             // of the last attempt; nil: none
+	ports   atomic.Pointer[conflist.HostPorts] // nil: not looked for yet
 }
 
 // run writes the list, and again after a failure, until ctx ends.
@@ -82,14 +84,31 @@ func (w *listWriter) render(ctx context.Context) (changed bool, err error) {
 			return false, fmt.Errorf("write the CNI list: %w", err)
 		}
 	}
-	if list.PortMap, err = conflist.PortMapVersions(ctx, conf.BinDir); err != nil {
-		w.a.log.Warn("the CNI list has no portmap, so pods have no host ports", "error", err)
+	ports := conflist.FindPortMap(ctx, conf.BinDir)
+	switch w.ports.Store(&ports); {
+	case ports.Versions == nil:
+		w.a.log.Warn("the CNI list has no portmap, so pods have no host ports", "reason", ports.Reason)
+	case ports.Reason != "":
+		w.a.log.Info("the versions of portmap are assumed", "version", ports.Versions, "reason", ports.Reason)
 	}
+	list.PortMap = ports.Versions
 	text, err := list.Render()
 	if err != nil {
 		return false, err
 	}
 	return conflist.Write(conf.ConfDir, text)
+}
+
+// hostPorts tells whether pods get host ports, nil if that is not known or not the list's.
+func (w *listWriter) hostPorts() *localapi.HostPorts {
+	if w == nil {
+		return nil
+	}
+	ports := w.ports.Load()
+	if ports == nil {
+		return nil
+	}
+	return &localapi.HostPorts{Versions: append([]string{}, ports.Versions...), Reason: ports.Reason}
 }
 
 // notes returns what stands between the runtime and the list, for the status.

@@ -4,9 +4,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -19,9 +21,11 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/explain"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/podmanager/conflist"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -76,19 +80,43 @@ func (l *lister) end() {
 	l.g.Expect(<-l.ended).To(Succeed())
 }
 
-// notes returns those of the status, nil while the agent does not answer.
-func (l *lister) notes() []string {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+func (l *lister) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(l.node.RunDir, socketName))
 	}}}
-	r, err := client.Get("http://agent" + localapi.PathStatus)
+}
+
+// explained returns the explanation of a pod whose wire the agent has made.
+func (l *lister) explained() string {
+	request, err := json.Marshal(cni.Request{
+		Command: "ADD", Network: "pods", ContainerID: "c", IfName: "eth0", Netns: "/run/netns/c", Main: true, Pod: cni.Pod{Namespace: "default", Name: "web"},
+	})
+	l.g.Expect(err).NotTo(HaveOccurred())
+	r, err := l.client().Post("http://agent"+cni.Path, "application/json", bytes.NewReader(request))
+	l.g.Expect(err).NotTo(HaveOccurred())
+	answer, err := io.ReadAll(r.Body)
+	l.g.Expect(errors.Join(err, r.Body.Close())).To(Succeed())
+	l.g.Expect(string(answer)).To(ContainSubstring(`"ips"`))
+	r, err = l.client().Get("http://agent" + localapi.PathExplain + "?pod=default/web")
+	l.g.Expect(err).NotTo(HaveOccurred())
+	defer r.Body.Close()
+	var tree explain.Tree
+	l.g.Expect(json.NewDecoder(r.Body).Decode(&tree)).To(Succeed())
+	return tree.Text()
+}
+
+// notes returns those of the status, nil while the agent does not answer.
+func (l *lister) notes() []string { return l.status().Notes }
+
+// status returns the status, the zero one while the agent does not answer.
+func (l *lister) status() (s localapi.Status) {
+	r, err := l.client().Get("http://agent" + localapi.PathStatus)
 	if err != nil {
-		return nil
+		return s
 	}
 	defer r.Body.Close()
-	var s localapi.Status
 	l.g.Expect(json.NewDecoder(r.Body).Decode(&s)).To(Succeed())
-	return s.Notes
+	return s
 }
 
 // A runtime finds the plugin when the agent can serve, and from then on for ever.
@@ -118,6 +146,49 @@ func TestTheCNIListComesWhenTheAgentServes(t *testing.T) {
 		now, err := os.Stat(l.path())
 		return err == nil && os.SameFile(first, now)
 	}, 300*time.Millisecond, 10*time.Millisecond).Should(BeTrue(), "an equal list is not written again")
+}
+
+// The status and the explanation of a pod tell whether pods get host ports: a pod without
+// them is Ready.
+func TestHostPortsAreTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		portmap  string // "": none
+		plugins  int
+		versions []string
+		saying   string
+	}{
+		"no portmap":                    {"", 1, []string{}, "does not exist"},
+		"a portmap that fails":          {"#!/bin/sh\nexit 1\n", 1, []string{}, "exit status 1"},
+		"a portmap of another root":     {"#!/nowhere/loader\n", 2, []string{"0.3.1", "0.4.0", "1.0.0"}, "the runtime runs it on the node"},
+		"a portmap that tells versions": {"#!/bin/sh\necho '{\"supportedVersions\": [\"1.0.0\"]}'\n", 2, []string{"1.0.0"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLister(t)
+			l.store.back.Store(true)
+			if c.portmap != "" {
+				path := filepath.Join(l.conf.Cadastre.CNI.BinDir, conflist.PortMap)
+				l.g.Expect(os.WriteFile(path, []byte(c.portmap), 0o700)).To(Succeed())
+			}
+			l.start()
+			defer l.end()
+			l.g.Eventually(l.path, soon, 10*time.Millisecond).Should(BeAnExistingFile())
+			list, err := libcni.ConfListFromFile(l.path())
+			l.g.Expect(err).NotTo(HaveOccurred())
+			l.g.Expect(list.Plugins).To(HaveLen(c.plugins))
+			l.g.Expect(list.CNIVersion).NotTo(BeElementOf("0.3.1", "0.4.0"))
+			ports := l.status().HostPorts
+			l.g.Expect(ports).NotTo(BeNil())
+			l.g.Expect(ports.Versions).To(Equal(c.versions))
+			l.g.Expect(ports.Reason).To(ContainSubstring(c.saying))
+			l.g.Expect(ports.Reason == "").To(Equal(c.saying == ""))
+			missing := ContainSubstring("its host ports are not open, if it asks for some: the CNI list has no portmap: " + ports.Reason)
+			if c.plugins == 1 {
+				l.g.Expect(l.explained()).To(missing)
+			} else {
+				l.g.Expect(l.explained()).NotTo(ContainSubstring("host ports"))
+			}
+		})
+	}
 }
 
 // The status names the file that a runtime takes instead.

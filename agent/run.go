@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/internal/version"
+	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
@@ -154,7 +155,11 @@ func (p pods) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 		// An ADD that failed at its commit would hold an address until its cool-down is over.
 		return cni.Reply{}, fmt.Errorf("ADD: %w: %w", podmanager.ErrAway, err)
 	}
-	return p.PodManager.Serve(ctx, req)
+	reply, err := p.PodManager.Serve(ctx, req)
+	if err == nil && req.Command == "DEL" {
+		p.a.strays.ended(ctx, ledger.Key{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName})
+	}
+	return reply, err
 }
 
 // close closes what open has opened.

@@ -25,7 +25,7 @@ func request(command string, k ledger.Key) cni.Request {
 		Network:     k.Network,
 		ContainerID: k.ContainerID,
 		IfName:      k.IfName,
-		Pod:         cni.Pod{Namespace: "default", Name: k.ContainerID},
+		Pod:         cni.Pod{Namespace: "ns-" + k.ContainerID, Name: "web-0"},
 	}
 }
 

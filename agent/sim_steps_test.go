@@ -18,6 +18,7 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 // action is one thing that may happen, and how often it does.
@@ -202,7 +203,7 @@ func (c *simCluster) usurp() {
 		m.halt(c.rnd.IntN(2) == 0)
 	}
 	if other := c.anyServing(); other != nil && len(c.machines) < atMost && other.name != m.name {
-		reply, err := other.serving().a.clusterViews().ReleaseNode(simContext(), m.name, true)
+		reply, err := other.serving().a.clusterViews().ReleaseNode(simContext(), localapi.NodeReleaseRequest{Name: m.name, Force: true})
 		c.say("%s: release of %s by force -> ID %d, %v", other.label, m.name, reply.ID, err)
 		c.newMachine("", nil)
 		c.pass(time.Duration(c.rnd.IntN(300)) * time.Second)
@@ -236,7 +237,9 @@ func (c *simCluster) release(force bool) {
 		return
 	}
 	name := all[c.rnd.IntN(len(all))]
-	reply, err := through.serving().a.clusterViews().ReleaseNode(simContext(), name, force)
+	ctx, cancel := context.WithTimeout(context.Background(), c.fresh) // without force it watches the node's beats
+	defer cancel()
+	reply, err := through.serving().a.clusterViews().ReleaseNode(ctx, localapi.NodeReleaseRequest{Name: name, Force: force})
 	c.say("%s: release of %s (force: %v) -> ID %d, %v", through.label, name, force, reply.ID, err)
 }
 

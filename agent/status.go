@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -119,6 +120,9 @@ func (a *assembly) Status() localapi.Status {
 	k := a.source.Status()
 	s.KVDBConnected, s.KVDBError = k.Connected, k.Error
 	s.KVDBRevision, s.StateFrom = k.Revision, k.From
+	if !k.Away.IsZero() {
+		s.KVDBAway, s.AllocatesUntil = k.Away.UTC(), a.allocatesUntil().UTC()
+	}
 	s.NodeIDGeneration, s.NodeIDProblem = a.idClaimer.Held().Generation, a.idClaimer.Problem()
 	s.ConfigProblem = a.ipam.ConfigDiffers()
 	s.Notes = append(append([]string{}, a.ipam.Notes()...), a.ipnet.Notes()...)
@@ -140,6 +144,7 @@ func (a *assembly) Status() localapi.Status {
 	}
 	s.Notes = append(s.Notes, a.doubtful()...)
 	s.Notes = append(s.Notes, a.cniList.notes()...)
+	s.HostPorts = a.cniList.hostPorts()
 	s.Claims = a.claims()
 	if why := a.nodeconfig.Problem(); why != "" {
 		s.Notes = append(s.Notes, why)
@@ -168,6 +173,16 @@ func (a *assembly) Status() localapi.Status {
 		s.Blocks = append(s.Blocks, restapi.BlockOf(b))
 	}
 	return s
+}
+
+// allocatesUntil returns when the node stops allocating if the store stays away, zero for
+// a node that has nothing to allocate from.
+func (a *assembly) allocatesUntil() time.Time {
+	until, claims := a.idClaimer.Until(), a.claimer.Until()
+	if until.IsZero() || !claims.IsZero() && claims.Before(until) {
+		return claims
+	}
+	return until
 }
 
 // doubtful lists the addresses of the configuration that are reserved, or used twice.
@@ -228,12 +243,15 @@ func (a *assembly) clusterViews() clusterViews {
 
 // ReleaseNode makes the ID of a node free that is gone. If the policies of the API
 // server refuse that, the error names the command that may.
-func (v clusterViews) ReleaseNode(ctx context.Context, name string, force bool) (localapi.NodeReleaseReply, error) {
-	reply, err := v.ClusterViews.ReleaseNode(ctx, name, force)
+func (v clusterViews) ReleaseNode(
+	ctx context.Context,
+	req localapi.NodeReleaseRequest,
+) (localapi.NodeReleaseReply, error) {
+	reply, err := v.ClusterViews.ReleaseNode(ctx, req)
 	if errors.Is(err, apistore.ErrPolicy) {
 		const hint = `"kubectl -n cadastre-system exec deployment/cadastre-operator -- /cadastre-operator node release %s", ` +
 			`or "cadastre-operator node release" with --kubeconfig`
-		err = fmt.Errorf("%w; an agent may not release another node: run "+hint, err, name)
+		err = fmt.Errorf("%w; an agent may not release another node: run "+hint, err, req.Name)
 		err = &localapi.StatusError{Status: http.StatusForbidden, Err: err}
 	}
 	return reply, err

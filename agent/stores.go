@@ -52,7 +52,7 @@ func (a *Agent) openState(ctx context.Context, clock clock) (*assembly, error) {
 		BootID: clock.bootID,
 		Now:    clock.now,
 		Fail:   a.fail,
-		Notes:  []string{filepath.Join(a.node.RunDir, "db.note"), filepath.Join(a.node.StateDir, "cadastre.db.note")},
+		Notes:  bolt.Notes(a.node.RunDir, filepath.Join(a.node.StateDir, "cadastre.db")),
 		Level1: filepath.Join(a.node.RunDir, "db.level"),
 	})
 	if err != nil {
@@ -110,7 +110,7 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 	if d.traces, err = a.openTraces(instance); err != nil {
 		return nil, errors.Join(err, a.closeOpened(d))
 	}
-	if err := a.openSink(&d, file); err != nil {
+	if err := a.openSink(&d, file, clock.bootID); err != nil {
 		return nil, errors.Join(err, a.closeOpened(d))
 	}
 	running, err := assemble(ctx, a.node, a.conf, a.log, clock, d)
@@ -133,7 +133,12 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 func (a *Agent) openStore(d *dependencies, file *bolt.File) (err error) {
 	conf, probing := a.conf.Cadastre.KVDB, a.conf.Cadastre.Controller.RemoteDBProbingInterval
 	if conf.Type != contivconf.KVDBBolt {
-		d.mirror = file.Mirror()
+		mirror := file.Mirror()
+		if err := mirror.Damage(); err != nil {
+			a.log.Error("the mirror of the cluster store is damaged; it is written again when the store answers",
+				"error", err)
+		}
+		d.mirror = mirror
 	}
 	switch {
 	case a.store != nil:
@@ -188,9 +193,9 @@ func keyed(conf contivconf.KVDB, err error) error {
 	}
 }
 
-// openSink opens the southbound. While the database is in doubt, pods may run that it does not
-// know: their wires stay.
-func (a *Agent) openSink(d *dependencies, file *bolt.File) (err error) {
+// openSink opens the southbound. Pods may run that the database does not know: their wires
+// stay (strays).
+func (a *Agent) openSink(d *dependencies, file *bolt.File, bootID string) (err error) {
 	switch {
 	case a.sink != nil:
 		d.sink = a.sink
@@ -199,9 +204,10 @@ func (a *Agent) openSink(d *dependencies, file *bolt.File) (err error) {
 		d.sink = &controller.MemorySink{}
 		return nil
 	}
+	d.strays = newStrays(a.log, file.Doubt)
 	opt := southbound.Options{
 		Log:   a.log,
-		Spare: func(key string) bool { return ofPods(key) && file.Doubt() != nil },
+		Spare: d.strays.spare,
 		OnFailure: func(key string, err error) {
 			a.log.Error("gave up making a value until the next resync", "key", key, "error", err)
 		},
@@ -218,6 +224,7 @@ func (a *Agent) openSink(d *dependencies, file *bolt.File) (err error) {
 	all, err := descriptors(linux.Options{
 		PrivateKey:   d.tunnel.private,
 		AllowForward: a.conf.Cadastre.AllowForward,
+		BootID:       bootID,
 		Log:          a.log,
 	})
 	if err != nil {
@@ -290,8 +297,9 @@ func (a *assembly) suspendInDoubt() {
 	a.ledger.Suspend(
 		"database",
 		fmt.Sprintf(
-			"%s; addresses may be in use that it does not know: see what would be forgotten with cadastre accept",
+			"%s; addresses may be in use that it does not know: %s",
 			d.Reason,
+			bolt.Cures,
 		),
 	)
 	a.log.Error("no new address is allocated", "reason", a.ledger.Suspended())

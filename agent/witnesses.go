@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
@@ -20,6 +21,7 @@ import (
 	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/engine"
 	"github.com/cadastre/cadastre/witness/kernel"
+	"github.com/cadastre/cadastre/witness/rebuild"
 	"github.com/cadastre/cadastre/witness/runtime"
 )
 
@@ -27,9 +29,13 @@ import (
 // of its socket.
 func driverName(socket string) string { return strings.TrimSuffix(filepath.Base(socket), ".sock") }
 
+// cniPlugin is the name of our plugin in CNI configurations.
+const cniPlugin = "cadastre-cni"
+
 // readersOf returns the readers of the sources on this machine.
 func readersOf(conf contivconf.Cadastre) reclaim.Readers {
 	return reclaim.Readers{
+		Results: rebuild.NewResults(conf.Witnesses.Results, cniPlugin).Read,
 		Kernel:  kernel.New(kernel.Options{Dirs: conf.Witnesses.NetNS}),
 		Runtime: runtime.New(runtime.Options{Endpoint: conf.Witnesses.Runtime}),
 		Engine: engine.New(engine.Options{
@@ -156,6 +162,16 @@ func (r reclaims) Unlisted(ctx context.Context, network string, leases []ledger.
 
 // Claimed notes that the runtime has added an attachment.
 func (r reclaims) Claimed(k ledger.Key) { r.a.reclaim.Claimed(k) }
+
+// identify returns the identity of the network namespace that a file names, the zero one if
+// the agent does not see a namespace there.
+func (a *assembly) identify(netns string) kv.NetNSID {
+	id, err := kernel.Identify(netns, a.clock.bootID)
+	if err != nil {
+		a.log.Debug("a network namespace is not known", "error", err)
+	}
+	return id
+}
 
 // kernelLinks reads the interfaces of pods.
 type kernelLinks struct{ a *assembly }

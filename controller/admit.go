@@ -78,8 +78,8 @@ func (c *Controller) own(event Event) queued {
 	return ev
 }
 
-// loopName holds the runtime's name of the loop's function.
-const loopName = "github.com/cadastre/cadastre/controller.(*Controller).loop"
+// loopName holds the runtime's name of the function that makes the loop's calls.
+const loopName = "github.com/cadastre/cadastre/controller.(*caller).serve"
 
 // OnLoop reports whether its caller was called by an event loop: by a handler, a
 // committer, a sink or Done. The methods of EventLoop, and those that one plugin
@@ -91,7 +91,7 @@ func OnLoop() bool {
 		if n == 0 {
 			return false
 		}
-		for _, pc := range pcs[:n] { // loop is too large to be inlined, so it has a frame of its own
+		for _, pc := range pcs[:n] { // serve is the first function of its goroutine: it has a frame of its own
 			if runtime.FuncForPC(pc-1).Name() == loopName {
 				return true
 			}
@@ -113,7 +113,7 @@ func (r *run) inspect() error {
 			return fmt.Errorf("%s: %w", r.ev.name, errNotUpdateEvent)
 		}
 		r.update = u
-		if err := guard(func() error {
+		if err := r.c.guard(func() error {
 			r.reverts, r.reverse = u.TransactionType() == RevertOnFailure, u.Direction() == Reverse
 			return nil
 		}); err != nil {

@@ -33,6 +33,9 @@ type Controller struct {
 	status  status
 
 	// Of the loop only.
+	caller    caller
+	handed    handed
+	hand      func() error // handed.do
 	seq       uint64
 	resyncs   int
 	synced    bool  // a resync has succeeded
@@ -51,6 +54,7 @@ type Controller struct {
 	finished     []EventHandler  // memory of run.finished
 	handled      []HandlerRecord // memory of records that are not kept
 	fatal        error
+	broken       error // a committer has panicked: what is staged is not known
 }
 
 // status holds what any goroutine may read of the loop.
@@ -87,7 +91,7 @@ func New(cfg Config, deps Deps) *Controller {
 	if deps.Sink == nil {
 		deps.Sink = &MemorySink{}
 	}
-	return &Controller{
+	c := &Controller{
 		cfg:       cfg,
 		deps:      deps,
 		life:      newLifecycle(),
@@ -97,6 +101,8 @@ func New(cfg Config, deps Deps) *Controller {
 		wanted:    newWanted(cfg.EnableVerification),
 		applied:   map[string]sent{},
 	}
+	c.hand = c.handed.do
+	return c
 }
 
 // PushEvent queues an event, or fails at once; then Done will not be called. A handler
@@ -152,6 +158,7 @@ func (c *Controller) loop(ctx context.Context) error {
 	defer deadline.Stop()
 	c.healing.start(c.cfg)
 	defer c.healing.stop()
+	defer c.caller.close()
 	c.groups, c.stopped = c.haveSavepoints(), ctx.Done()
 	// Once begun an event is finished, also while the agent is stopping.
 	work := context.WithoutCancel(ctx)
@@ -237,8 +244,13 @@ func (c *Controller) close(ctx context.Context) error {
 	return nil
 }
 
+// finish calls Done, once.
 func (c *Controller) finish(ev *queued, err error) {
-	ev.finish(err, func(r any) {
-		c.deps.Log.Error("Done of an event panicked", "event", ev.name, "panic", r)
-	})
+	if ev.finished {
+		return
+	}
+	ev.finished = true
+	if err := c.guard(func() error { ev.Done(err); return nil }); err != nil {
+		c.deps.Log.Error("Done of an event panicked", "event", ev.name, "panic", err)
+	}
 }

@@ -116,11 +116,15 @@ type staged struct {
 	fail           error
 	ctxErrs        []error
 	panics         bool
+	calls          func() // by Commit, if set
 }
 
 func (s *staged) Commit(ctx context.Context) error {
 	if s.panics {
 		panic("committer")
+	}
+	if s.calls != nil {
+		s.calls()
 	}
 	s.commits++
 	s.ctxErrs = append(s.ctxErrs, ctx.Err())

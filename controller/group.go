@@ -51,7 +51,7 @@ func (c *Controller) gather(r *run) *group {
 	if from == nil {
 		return nil
 	}
-	key, ok := groupKey(r.ev.Event)
+	key, ok := c.groupKey(r.ev.Event)
 	if !ok {
 		return nil
 	}
@@ -84,12 +84,12 @@ func (r *run) mayShare() bool {
 }
 
 // groupKey returns the GroupKey of a GroupedEvent.
-func groupKey(event Event) (key string, ok bool) {
+func (c *Controller) groupKey(event Event) (key string, ok bool) {
 	e, grouped := event.(GroupedEvent)
 	if !grouped {
 		return "", false
 	}
-	err := guard(func() error { key = e.GroupKey(); return nil })
+	err := c.guard(func() error { key = e.GroupKey(); return nil })
 	return key, err == nil
 }
 
@@ -100,8 +100,8 @@ func (g *group) fits(ev *queued) bool {
 		last.rec.ProcessingStart.Sub(g.runs[0].rec.ProcessingStart) > maxGathering {
 		return false
 	}
-	key, ok := groupKey(ev.Event)
-	if !ok || g.keys[key] || ev.expired(g.c.deps.Now()) || ev.fault != nil {
+	key, ok := g.c.groupKey(ev.Event)
+	if !ok || g.keys[key] || g.c.expired(ev, g.c.deps.Now()) || ev.fault != nil {
 		return false
 	}
 	g.keys[key] = true
@@ -113,7 +113,7 @@ func (g *group) add(r *run) bool {
 	c := g.c
 	c.rewatch(r.rec)
 	for _, x := range c.deps.Committers {
-		x.(SavepointCommitter).Mark()
+		c.must(x.(SavepointCommitter).Mark)
 	}
 	if r.inspect() != nil {
 		g.putBack(r)
@@ -149,7 +149,7 @@ func (g *group) join(r *run) {
 // undoToMark drops what the last event has staged.
 func (r *run) undoToMark() {
 	for _, x := range r.c.deps.Committers {
-		x.(SavepointCommitter).UndoToMark()
+		r.c.must(x.(SavepointCommitter).UndoToMark)
 	}
 }
 

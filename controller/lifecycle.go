@@ -75,7 +75,7 @@ func (c *Controller) AfterInit() error {
 		cancel()
 		return err
 	}
-	go func() { c.end(c.loop(ctx)) }()
+	go func() { _ = c.run(ctx) }() // Close returns the error
 	return nil
 }
 
@@ -91,8 +91,15 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.start(cancel); err != nil {
 		return err
 	}
-	err := c.loop(ctx)
-	c.end(err)
+	return c.run(ctx)
+}
+
+// run runs the loop and records its end, also if something that the loop calls by itself,
+// such as a handler of the log, ends the goroutine.
+func (c *Controller) run(ctx context.Context) (err error) {
+	err = NewFatalError(errGoexit)
+	defer func() { c.end(err) }()
+	err = c.loop(ctx)
 	return err
 }
 
@@ -111,7 +118,7 @@ func (c *Controller) Close() error {
 	if !started { // the loop begins and ends at once: it knows the callers that it calls itself
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		c.end(c.loop(ended))
+		_ = c.run(ended)
 	}
 	stop()
 	<-c.life.ended

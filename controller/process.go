@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -43,7 +42,7 @@ func (c *Controller) process(ctx context.Context, ev queued) int {
 		r.end(nil)
 		return 1
 	}
-	if r.ev.expired(r.rec.ProcessingStart) {
+	if c.expired(&r.ev, r.rec.ProcessingStart) {
 		r.end(fmt.Errorf("%s: %w (it waited %s)", ev.name, ErrExpired, r.rec.Waited.Round(time.Millisecond)))
 		return 1
 	}
@@ -74,9 +73,9 @@ func (c *Controller) open(r *run, ev queued) {
 }
 
 // expired reports whether the event's producer has given it up.
-func (q *queued) expired(now time.Time) (late bool) {
+func (c *Controller) expired(q *queued, now time.Time) (late bool) {
 	if e, ok := q.Event.(ExpiringEvent); ok && q.fault == nil {
-		q.fault = guard(func() error { late = now.After(e.Deadline()); return nil })
+		q.fault = c.guard(func() error { late = now.After(e.Deadline()); return nil })
 	}
 	return late
 }
@@ -89,7 +88,7 @@ func (r *run) describeEvent() {
 	if !r.c.kept() && !r.c.deps.Log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	_ = guard(func() error { r.rec.Description = r.ev.String(); return nil }) // a bad text does not fail the event
+	_ = r.c.guard(func() error { r.rec.Description = r.ev.String(); return nil }) // a bad text does not fail the event
 }
 
 // seen says why an event is not processed: what it brings has come already.
@@ -231,7 +230,7 @@ func (r *run) begin() {
 func (r *run) announce() {
 	for _, x := range r.c.deps.Committers {
 		if e, ok := x.(EventCommitter); ok {
-			e.BeginEvent(r.rec.SeqNum, r.rec.Name)
+			r.c.must(func() { e.BeginEvent(r.rec.SeqNum, r.rec.Name) })
 		}
 	}
 }
@@ -310,30 +309,34 @@ func (r *run) handle() (stopped bool) {
 	return false
 }
 
-// call hands the event to a handler, if it is wanted.
-func (r *run) call(h EventHandler) (change string, wanted bool, err error) {
-	defer caught(&err)
-	if wanted = h.HandlesEvent(r.ev.Event); !wanted {
-		return "", false, nil
+// handed is the call of a handler. The loop keeps one: a closure for each would cost an
+// allocation for each handler and event.
+type handed struct {
+	r       *run
+	handler EventHandler
+	change  string
+	wanted  bool
+}
+
+// do hands the event to the handler, if it is wanted.
+func (x *handed) do() (err error) {
+	r, h := x.r, x.handler
+	if x.wanted = h.HandlesEvent(r.ev.Event); !x.wanted {
+		return nil
 	}
 	if r.update != nil {
-		change, err = h.Update(r.ev.Event, r.txn)
-		return change, true, err
+		x.change, err = h.Update(r.ev.Event, r.txn)
+		return err
 	}
-	return "", true, h.Resync(r.ev.Event, r.c.kubeState, r.c.resyncs, r.txn)
+	return h.Resync(r.ev.Event, r.c.kubeState, r.c.resyncs, r.txn)
 }
 
-// guard turns a panic into an error.
-func guard(f func() error) (err error) {
-	defer caught(&err)
-	return f()
-}
-
-// caught is to be deferred: it makes a panic *err.
-func caught(err *error) {
-	if v := recover(); v != nil {
-		*err = &panicError{value: v, stack: debug.Stack()}
-	}
+// call hands the event to a handler, if it is wanted.
+func (r *run) call(h EventHandler) (change string, wanted bool, err error) {
+	x := &r.c.handed
+	*x = handed{r: r, handler: h}
+	err = r.c.guard(r.c.hand)
+	return x.change, x.wanted, err
 }
 
 // special reports whether a handler has failed with a fatal or an aborting error. Then
@@ -368,7 +371,7 @@ func (r *run) ended() error {
 
 func (r *run) undo() {
 	for _, x := range r.c.deps.Committers {
-		x.Undo()
+		r.c.must(x.Undo)
 	}
 }
 
@@ -402,10 +405,13 @@ func (r *run) apply(ctx context.Context) {
 func (r *run) commitStaged(ctx context.Context) error {
 	began := r.c.deps.Now()
 	defer func() { r.rec.CommitTook += r.c.deps.Now().Sub(began) }()
+	if r.c.broken != nil {
+		return fmt.Errorf("%s: %w", r.ev.name, r.c.broken)
+	}
 	for i, x := range r.c.deps.Committers {
-		if err := guard(func() error { return x.Commit(ctx) }); err != nil {
+		if err := r.c.guard(func() error { return x.Commit(ctx) }); err != nil {
 			for _, y := range r.c.deps.Committers[i+1:] {
-				y.Undo()
+				r.c.must(y.Undo)
 			}
 			return fmt.Errorf("%s: %w", r.ev.name, err)
 		}
@@ -434,7 +440,7 @@ func (r *run) callRevert() {
 	r.announce() // other events of a group may have staged since
 	for _, h := range slices.Backward(r.finished) {
 		began := r.c.deps.Now()
-		err := guard(func() error { return h.Revert(r.ev.Event) })
+		err := r.c.guard(func() error { return h.Revert(r.ev.Event) })
 		ended := r.c.deps.Now()
 		rec := HandlerRecord{Handler: h.String(), Revert: true, Duration: ended.Sub(began)}
 		if err != nil {
@@ -462,7 +468,7 @@ func (r *run) end(err error) {
 	c, rec := r.c, r.rec
 	rec.ProcessingEnd = c.deps.Now()
 	if s, ok := r.ev.Event.(SubjectEvent); ok && c.kept() {
-		_ = guard(func() error { rec.Subject = s.Subject(); return nil }) // a bad subject does not fail the event
+		_ = c.guard(func() error { rec.Subject = s.Subject(); return nil }) // a bad subject does not fail the event
 	}
 	switch {
 	case err != nil:
@@ -492,7 +498,7 @@ func (r *run) end(err error) {
 		c.history.add(rec)
 	}
 	if c.deps.Observe != nil {
-		_ = guard(func() error { c.deps.Observe(rec); return nil })
+		_ = c.guard(func() error { c.deps.Observe(rec); return nil })
 	}
 	r.tracing.end(rec, rec.ProcessingEnd)
 	c.finished = r.finished

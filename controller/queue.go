@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// queued is an event that was accepted. Its finish is the only caller of Done.
+// queued is an event that was accepted. Controller.finish is the only caller of Done.
 type queued struct {
 	Event
 	name       string
@@ -29,20 +29,6 @@ type queued struct {
 	arrival    uint64 // number of the event among those of producers
 	behind     uint64 // arrival of the Ordered event that an Urgent one must not overtake
 	finished   bool
-}
-
-// finish calls Done, once.
-func (q *queued) finish(err error, panicked func(any)) {
-	if q.finished {
-		return
-	}
-	q.finished = true
-	defer func() {
-		if r := recover(); r != nil {
-			panicked(r)
-		}
-	}()
-	q.Done(err)
 }
 
 // ring is a FIFO that keeps its memory.

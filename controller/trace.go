@@ -35,7 +35,7 @@ func (r *run) trace() {
 		return
 	}
 	var parent trace.Span
-	if r.ev.fault = guard(func() error { parent = e.Span(); return nil }); parent == nil {
+	if r.ev.fault = r.c.guard(func() error { parent = e.Span(); return nil }); parent == nil {
 		return
 	}
 	t := &tracing{tracer: parent.TracerProvider().Tracer("cadastre.loop")}
@@ -144,11 +144,11 @@ func commitTogether(ctx context.Context, runs ...*run) error {
 // send commits southbound.
 func (r *run) send(ctx context.Context, txn Transaction) error {
 	if r.tracing == nil {
-		return guard(func() error { return r.c.deps.Sink.Commit(ctx, txn) })
+		return r.c.guard(func() error { return r.c.deps.Sink.Commit(ctx, txn) })
 	}
 	ctx, span := r.tracing.begin(ctx, "southbound", r.c.deps.Now())
 	span.SetAttributes(attribute.Int("cadastre.values", len(txn.Values)))
-	err, failure := guard(func() error { return r.c.deps.Sink.Commit(ctx, txn) }), ""
+	err, failure := r.c.guard(func() error { return r.c.deps.Sink.Commit(ctx, txn) }), ""
 	if err != nil {
 		failure = err.Error()
 	}

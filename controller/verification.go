@@ -89,7 +89,7 @@ func (r *run) findings() {
 	}
 	for _, x := range r.c.deps.Committers {
 		if s, ok := x.(StagingCommitter); ok {
-			if err := guard(func() error {
+			if err := r.c.guard(func() error {
 				for _, text := range s.Staged() {
 					found = append(found, "staged: "+text)
 				}

@@ -26,12 +26,30 @@ func Address(n *Node, a netip.Addr, at time.Time, p *Past) *Tree {
 		t.Subject += " at " + n.clock(at)
 		n.answerThen(t, a, at, p)
 	}
-	n.place(t, a)
+	if peer, block := n.peerOf(a); peer != nil && !n.Has(a) {
+		n.elsewhere(t, a, peer, block)
+	} else {
+		n.place(t, a)
+	}
 	n.timeline(t, around(p, at))
 	if len(p.History) == 0 {
 		t.because("the history has no change of %s%s", a, n.reach(p))
 	}
 	return t
+}
+
+// elsewhere names the node whose agent knows the owner of an address.
+func (n *Node) elsewhere(t *Tree, a netip.Addr, peer *Peer, block netip.Prefix) {
+	if len(t.Because) == 0 && t.Unknown {
+		t.Answer = fmt.Sprintf("%s is %s: its agent knows the owner", block, peer.owns(n.Now))
+		t.Unknown, t.Ask = false, peer.Name
+	}
+	t.because("block %s is not of node %s, but of node %s", block, n.Name, peer.Name)
+	if n.Kubernetes {
+		t.fix(fmt.Sprintf("kubectl cadastre explain address %s --node %s", a, peer.Name), "asks the agent of that node")
+		return
+	}
+	t.fix("cadastre explain address "+a.String(), "on node %s, asks its agent", peer.Name)
 }
 
 // reach says how far back the history goes.
@@ -74,11 +92,10 @@ func (n *Node) answerNow(t *Tree, a netip.Addr) {
 	case len(texts) > 0:
 		t.Answer = strings.Join(texts, "; ")
 	case b == nil:
-		t.Answer = fmt.Sprintf("no block of node %s contains it", n.Name)
-		t.fix(
-			"cadastre pool list",
-			"lists the pools of the cluster; kubectl cadastre explain node NODE asks another node",
-		)
+		t.Answer, t.Unknown = fmt.Sprintf("no block of node %s contains it", n.Name), true
+		if peer, _ := n.peerOf(a); peer == nil {
+			t.fix("cadastre pool list", "lists the pools of the cluster, and their ranges")
+		}
 	case a == b.Block.Addr() || !b.Block.Contains(a.Next()):
 		t.Answer = fmt.Sprintf("it has no lease; it is at the edge of block %s, which may be reserved", b.Block)
 	case b.State == ledger.Draining:
@@ -197,6 +214,6 @@ func (n *Node) answerThen(t *Tree, a netip.Addr, at time.Time, p *Past) {
 	case known:
 		t.Answer = "it had no owner on this node"
 	default:
-		t.Answer = "the history does not reach back so far" + n.reach(p)
+		t.Answer, t.Unknown = "the history does not reach back so far"+n.reach(p), true
 	}
 }

@@ -119,6 +119,7 @@ func TestScenarios(t *testing.T) {
 		entry(7, "14:08:00", ledger.Released, "10.1.5.7", since("14:00:00"), by(31, "Delete Pod", "CNI DEL")),
 	}, held...)
 	reused := append([]ledger.HistoryEntry{entry(8, "14:09:30", ledger.Claimed, "10.1.5.7", by(40, "Add Pod", ""))}, released...)
+	oldest := at("09:00:00")
 	const noAddress = `claim in pool "default" for default/web-9: no IP address is free in pool "default" (ipv4)`
 	suspended := node()
 	suspended.Suspended = "the database came back older than it was; see what would be forgotten with cadastre accept"
@@ -128,19 +129,51 @@ func TestScenarios(t *testing.T) {
 	waiting.PodBlocks = "podcidr"
 	pending := lease(7, "10.1.5.7", "14:00:00", in(ledger.Pending))
 	pending.Expiry = ledger.Expiry{Token: "reclaim", After: 10 * time.Minute}
+	noPorts := node()
+	noPorts.NoHostPorts = "/opt/cni/bin/portmap does not exist"
+	wired := func(l *ledger.Lease) { l.Wired = true }
+	kube := node()
+	kube.Kubernetes = true
+	byHand := append([]ledger.HistoryEntry{
+		entry(7, "14:08:00", ledger.Released, "10.1.5.7", since("14:00:00"), by(31, "Release Leases", "released by hand")),
+	}, held...)
+	diskFull := node()
+	diskFull.StateDir = "/var/lib/cadastre"
+	diskFull.NotReady = "a commit to the database failed: write /var/lib/cadastre/cadastre.db: no space left on device"
+	meets := func(kubernetes bool) *explain.Node {
+		n := node()
+		n.Kubernetes = kubernetes
+		n.Peers = []explain.Peer{
+			{Name: "node-6", ID: 6, Addr: ip("10.200.2.6"), Seen: at("14:09:58"), Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.6.0/24")}},
+			{Name: "node-7", ID: 7, Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.7.0/24")}},
+		}
+		return n
+	}
 	with := func(n *explain.Node, leases ...ledger.Lease) *explain.Node { n.Leases = leases; return n }
-	oldest := at("09:00:00")
+
+	duplicate := explain.Pod(with(node(), lease(7, "10.1.5.7", "14:00:00")), web(7), &explain.Past{History: held})
+	duplicate.Conclude([]explain.Finding{
+		{Number: "C204", Text: "10.1.5.7 is on links of two network namespaces", Fix: "end the user that the lease does not name"},
+	})
 
 	for name, tree := range map[string]*explain.Tree{
-		"pod-has-an-address": explain.Pod(with(node(), lease(7, "10.1.5.7", "14:00:00")), web(7), &explain.Past{History: held}),
+		"pod-has-an-address":     explain.Pod(with(node(), lease(7, "10.1.5.7", "14:00:00")), web(7), &explain.Past{History: held}),
+		"pod-without-host-ports": explain.Pod(with(noPorts, lease(7, "10.1.5.7", "14:00:00", wired)), web(7), &explain.Past{}),
 		"pod-on-a-full-node": explain.Pod(fullNode(), web(9), &explain.Past{Events: []controller.Record{
 			failed(50, "14:01:00", noAddress), failed(52, "14:01:05", noAddress), failed(60, "14:01:15", noAddress),
 		}}),
 		"pod-was-refused-and-there-is-room-again": explain.Pod(node(), web(9), &explain.Past{
 			Events: []controller.Record{failed(50, "14:01:00", noAddress)},
 		}),
-		"pod-was-released": explain.Pod(node(), web(7), &explain.Past{History: released, Oldest: oldest}),
-		"pod-is-unknown":   explain.Pod(node(), web(9), &explain.Past{Oldest: oldest}),
+		"pod-was-released":                       explain.Pod(node(), web(7), &explain.Past{History: released, Oldest: oldest}),
+		"pod-was-released-by-hand":               explain.Pod(node(), web(7), &explain.Past{History: byHand, Oldest: oldest}),
+		"pod-of-kubernetes-was-released-by-hand": explain.Pod(kube, web(7), &explain.Past{History: byHand, Oldest: oldest}),
+		"pod-of-kubernetes-is-unknown":           explain.Pod(kube, web(9), &explain.Past{Oldest: oldest}),
+		"pod-while-the-disk-is-full":             explain.Pod(diskFull, web(9), &explain.Past{Events: []controller.Record{failed(50, "14:01:00", "no space left on device")}}),
+		"pod-with-findings":                      duplicate,
+		"address-of-another-node":                explain.Address(meets(false), ip("10.1.6.9"), time.Time{}, &explain.Past{Oldest: oldest}),
+		"address-of-another-node-of-kubernetes":  explain.Address(meets(true), ip("10.1.7.9"), time.Time{}, &explain.Past{Oldest: oldest}),
+		"pod-is-unknown":                         explain.Pod(node(), web(9), &explain.Past{Oldest: oldest}),
 		"pod-is-reclaimed": explain.Pod(with(node(), pending), web(7), &explain.Past{History: append([]ledger.HistoryEntry{
 			entry(7, "14:09:00", ledger.MadePending, "10.1.5.7", func(e *ledger.HistoryEntry) {
 				e.After, e.Reason = 10*time.Minute, "kernel: none of 12 network namespaces has 10.1.5.7; runtime: containerd has no sandbox"

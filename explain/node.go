@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cadastre/cadastre/ledger"
@@ -22,12 +23,17 @@ type Node struct {
 	Suspended string // why no new address is allocated; "": addresses are allocated
 	PodBlocks string // source of the pod blocks: nodeid, podcidr, netresource, interfaces or static
 	Shortage  string // why the cloud gives this machine no more addresses; "": it gives them
+	// NoHostPorts says why pods whose wires the agent makes get no host ports; "": they do.
+	NoHostPorts string
 
 	Pools      []ledger.Pool
 	Blocks     []ledger.BlockStat
 	Leases     []ledger.Lease
 	Exclusions []ledger.Exclusion
 	Claims     []Claim
+	Peers      []Peer   // other nodes that this one knows; only for an address
+	Kubernetes bool     // the node is one of Kubernetes: kubectl helps
+	StateDir   string   // the folder of the database
 	Problems   []string // of the configuration and the cluster's objects
 }
 
@@ -38,6 +44,44 @@ type Claim struct {
 	Reason string // what a pending claim waits for
 	Since  time.Time
 }
+
+// Peer is another node of the cluster.
+type Peer struct {
+	Name   string
+	ID     uint32
+	Addr   netip.Addr // in the underlay; the zero Addr: not known
+	Seen   time.Time  // its last beat; zero: none
+	Blocks []netip.Prefix
+}
+
+// owns says whose a block is, how to reach that node, and since when it is silent.
+func (p *Peer) owns(now time.Time) string {
+	texts := []string{fmt.Sprintf("ID %d", p.ID)}
+	if p.Addr.IsValid() {
+		texts = append(texts, p.Addr.String())
+	}
+	if p.Seen.IsZero() {
+		texts = append(texts, "never seen")
+	} else {
+		texts = append(texts, fmt.Sprintf("seen %s ago", max(now.Sub(p.Seen), 0).Round(time.Second)))
+	}
+	return fmt.Sprintf("%s's (%s)", p.Name, strings.Join(texts, ", "))
+}
+
+// peerOf returns the other node with a block that contains an address, and the block.
+func (n *Node) peerOf(a netip.Addr) (*Peer, netip.Prefix) {
+	for i := range n.Peers {
+		for _, b := range n.Peers[i].Blocks {
+			if b.Contains(a) {
+				return &n.Peers[i], b
+			}
+		}
+	}
+	return nil, netip.Prefix{}
+}
+
+// Has reports whether a block of the node contains an address.
+func (n *Node) Has(a netip.Addr) bool { return n.blockOf("", a) != nil }
 
 // clock returns a time as the texts have it: with the date, unless it is of today.
 func (n *Node) clock(t time.Time) string {
@@ -98,7 +142,12 @@ func (n *Node) state(t *Tree) {
 	if n.Suspended != "" {
 		t.because("the agent allocates no new address: %s", n.Suspended)
 		if strings.Contains(n.Suspended, "cadastre accept") {
-			t.fix("cadastre accept", "shows what the database may not know, and accepts it after a confirmation")
+			t.fix("cadastre restore FILE", "first, without the agent: brings the newest copy back; safe while pods run")
+			t.fix("cadastre rebuild", "second, without the agent: makes a database from what runs; safe while pods run")
+			t.fix(
+				"cadastre accept",
+				"last: names what the database may not know and what is in use, and accepts it with --yes",
+			)
 		}
 	}
 	if n.NotReady != "" && n.NotReady != n.Suspended {
@@ -109,6 +158,10 @@ func (n *Node) state(t *Tree) {
 	}
 	for _, p := range n.Problems {
 		t.because("problem: %s", p)
+	}
+	if strings.Contains(n.NotReady, syscall.ENOSPC.Error()) {
+		t.fix("df -h "+n.StateDir, "shows the disk that is full: make room, and the agent goes on by itself")
+		return
 	}
 	if n.Suspended != "" || n.NotReady != "" {
 		t.fix("cadastre status", "shows the state of the agent, its store and its claims")

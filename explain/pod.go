@@ -5,6 +5,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cadastre/cadastre/controller"
@@ -17,21 +18,30 @@ const defaultPool = "default"
 // Pod explains which addresses a pod has, or why it has none.
 func Pod(n *Node, pod ledger.Pod, p *Past) *Tree {
 	name := pod.String()
+	unknown := []Fix{{"cadastre node list", "lists the nodes: ask the agent of the pod's own node"}}
+	if n.Kubernetes {
+		unknown = []Fix{
+			{"kubectl -n " + pod.Namespace + " describe pod " + pod.Name,
+				"shows the pod's node, whether it uses the host's network, and its events"},
+			{"kubectl cadastre explain pod " + name, "asks the agent of the pod's own node"},
+		}
+	}
 	return n.attachment("pod "+name, p, func(l *ledger.Lease) bool {
 		return l.Pod.Namespace == pod.Namespace && l.Pod.Name == pod.Name
-	}, []Fix{
-		{"kubectl -n " + pod.Namespace + " describe pod " + pod.Name,
-			"shows the pod's node, whether it uses the host's network, and its events"},
-		{"kubectl cadastre explain pod " + name, "asks the agent of the pod's own node"},
-	})
+	}, unknown)
 }
 
 // Container explains which addresses a container has, or why it has none.
 func Container(n *Node, id string, p *Past) *Tree {
 	return n.attachment("container "+id, p, func(l *ledger.Lease) bool {
-		return l.Purpose != ledger.ForInfra && (l.Key.ContainerID == id ||
-			len(id) >= 12 && strings.HasPrefix(l.Key.ContainerID, id))
+		return l.Purpose != ledger.ForInfra && NamesContainer(id, l.Key.ContainerID)
 	}, []Fix{{"crictl inspectp " + id, "shows the sandbox of a pod; docker inspect " + id + " shows a container of Docker"}})
+}
+
+// NamesContainer reports whether name is the ID of a container, or its first twelve characters
+// or more, as Docker shortens it.
+func NamesContainer(name, id string) bool {
+	return id == name || len(name) >= 12 && strings.HasPrefix(id, name)
 }
 
 // attachment explains the leases for which mine is true. unknown has the next steps for a
@@ -68,6 +78,7 @@ func (n *Node) attachment(subject string, p *Past, mine func(*ledger.Lease) bool
 		t.Answer = fmt.Sprintf("it has no address; %s is %s", over[0].Addr, over[0].State)
 	default:
 		t.Answer = fmt.Sprintf("node %s knows nothing of it: no ADD for it has reached the agent", n.Name)
+		t.Unknown = true
 		n.state(t)
 		t.because("the agent records the requests of its own node only; a pod with hostNetwork has no lease")
 		for _, f := range unknown {
@@ -81,15 +92,38 @@ func (n *Node) attachment(subject string, p *Past, mine func(*ledger.Lease) bool
 			t.because("%s is quarantined since %s: %s", l.Addr, n.clock(l.Since), l.Reason)
 		}
 	}
-	if len(held) == 0 {
+	switch {
+	case len(held) == 0 && ended(p, failed):
+		n.state(t)
+		n.again(t, &p.History[0])
+	case len(held) == 0:
 		n.state(t)
 		n.poolBranch(t, pool, rule(pool))
 		n.claimBranches(t)
-	} else {
+	default:
 		t.because("pool %s: %s", pool, rule(pool))
+		n.hostPorts(t, held)
 	}
 	n.timeline(t, p)
 	return t
+}
+
+// ended reports whether the last that happened to a pod is the end of its lease, which its
+// runtime did not ask for: the pool is not the reason then.
+func ended(p *Past, failed *controller.Record) bool {
+	return len(p.History) > 0 && p.History[0].Action.Ends() && p.History[0].Reason != "CNI DEL" &&
+		(failed == nil || !failedLast(failed, p))
+}
+
+// again tells how a pod whose lease has ended gets an address.
+func (n *Node) again(t *Tree, e *ledger.HistoryEntry) {
+	t.because("a pod gets its address when it is started: nothing asks for another one while it runs")
+	if e.Pod.Name == "" || !n.Kubernetes {
+		t.fix("start it again", "its runtime then asks for an address")
+		return
+	}
+	t.fix(fmt.Sprintf("kubectl -n %s delete pod %s", e.Pod.Namespace, e.Pod.Name),
+		"its controller starts the pod again, which gets an address; a pod without a controller is to be created again")
 }
 
 // rule tells how a pool was selected.
@@ -122,6 +156,19 @@ func (n *Node) answerHeld(t *Tree, held []*ledger.Lease) {
 		texts = append(texts, text)
 	}
 	t.Answer = "it has " + strings.Join(texts, ", and ")
+}
+
+// hostPorts says that the pod has no host ports, if the list of the agent makes none. The
+// agent does not know which ports a pod asks for.
+func (n *Node) hostPorts(t *Tree, held []*ledger.Lease) {
+	if n.NoHostPorts == "" || !slices.ContainsFunc(held, func(l *ledger.Lease) bool { return l.Wired }) {
+		return
+	}
+	t.because("its host ports are not open, if it asks for some: the CNI list has no portmap: %s", n.NoHostPorts)
+	t.fix(
+		"cadastre status",
+		"has the line host ports: put portmap into the folder that it names, restart the agent, and create the pod again",
+	)
 }
 
 // lastFailure returns the newest ADD that failed, nil if there is none.

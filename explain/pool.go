@@ -22,7 +22,7 @@ func Pool(n *Node, name string) *Tree {
 	_, known := n.pool(name)
 	switch {
 	case !known && !slices.Contains(n.poolNames(), name):
-		t.Answer = fmt.Sprintf("node %s has no pool of this name", n.Name)
+		t.Answer, t.Unknown = fmt.Sprintf("node %s has no pool of this name", n.Name), true
 		t.because("the pools of the node are %s", orNone(n.poolNames()))
 		t.fix("cadastre pool list", "lists the pools of the cluster, with the network of each")
 		return t

@@ -14,6 +14,11 @@ type Tree struct {
 	Answer  string   `json:"answer"`        // one sentence without a full stop
 	Because []Branch `json:"because"`       // in the order of the decisions
 	Fix     []Fix    `json:"fix,omitempty"` // the nearest one first
+	// Unknown is set if there is no answer: nothing here knows the subject, or what is recorded
+	// does not reach back so far.
+	Unknown bool `json:"unknown,omitempty"`
+	// Ask names another node, whose agent knows more; "": none is known to.
+	Ask string `json:"ask,omitempty"`
 }
 
 // Branch is one statement with its details.
@@ -48,6 +53,33 @@ func (t *Tree) fix(command, format string, args ...any) {
 		}
 	}
 	t.Fix = append(t.Fix, Fix{command, fmt.Sprintf(format, args...)})
+}
+
+// Finding is a difference between the ledger and the world that is about the subject.
+type Finding struct {
+	Number string // such as C204; docs/findings.md
+	Text   string
+	Fix    string // what a person does
+}
+
+// Conclude ends the tree with findings about its subject. A lease that is not as the witnesses
+// show it is the first thing to know, whatever the ledger says.
+func (t *Tree) Conclude(found []Finding) {
+	for i, f := range found {
+		if i == shownAtMost {
+			t.because("%d further findings: cadastre check lists them", len(found)-i)
+			break
+		}
+		t.because("finding %s: %s", f.Number, f.Text).because("fix: %s", f.Fix)
+	}
+	if len(found) > 0 {
+		t.fix("cadastre check", "has the findings with their evidence")
+	}
+}
+
+// Uncompared ends a tree whose subject could not be compared with the world.
+func (t *Tree) Uncompared(why string) {
+	t.because("not compared with the kernel, the runtime and the cluster: %s", why)
 }
 
 // Text returns the tree for people, with a line for each statement.

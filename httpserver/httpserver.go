@@ -62,8 +62,11 @@ type Config struct {
 	Log      *slog.Logger
 	// Base is the context of all requests; nil: one that does not end. A request's own
 	// context also ends when its caller closes the connection.
-	Base        context.Context
-	ConnContext func(context.Context, net.Conn) context.Context // given the listener's own connection; may be nil
+	Base context.Context
+	// Accepted is called for each connection that the listener has accepted, in their
+	// order. It returns the context of the connection's requests, and what is to be done
+	// when the connection is closed. It may be nil.
+	Accepted func(context.Context, net.Conn) (_ context.Context, closed func())
 }
 
 // Server answers requests on one listener.
@@ -94,9 +97,11 @@ func New(c Config) *Server {
 		ErrorLog:    slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return c.Base },
 	}
-	if c.ConnContext != nil {
-		s.http.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-			return c.ConnContext(ctx, accepted(conn))
+	if c.Accepted != nil {
+		s.http.ConnContext = func(ctx context.Context, accepted net.Conn) context.Context {
+			own := ownConn(accepted)
+			ctx, own.closed = c.Accepted(ctx, own.Conn)
+			return ctx
 		}
 	}
 	return s

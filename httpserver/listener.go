@@ -61,8 +61,9 @@ func (l *listener) full() bool { return int(l.open.Load()) == cap(l.room) }
 // the whole answer only, which would end streams.
 type conn struct {
 	net.Conn
-	write time.Duration
-	leave func()
+	write  time.Duration
+	leave  func()
+	closed func() // of Config.Accepted; may be nil
 }
 
 // part holds the bytes that a caller must take within the limit of a write.
@@ -92,16 +93,16 @@ func (c *conn) CloseWrite() error {
 // Close closes the connection and makes room for another one.
 func (c *conn) Close() error {
 	defer c.leave()
+	if c.closed != nil {
+		defer c.closed()
+	}
 	return c.Conn.Close()
 }
 
-// accepted returns the connection that the caller's listener has accepted.
-func accepted(c net.Conn) net.Conn {
+// ownConn returns the connection that Accept has returned.
+func ownConn(c net.Conn) *conn {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}
-	if own, ok := c.(*conn); ok {
-		c = own.Conn
-	}
-	return c
+	return c.(*conn)
 }

@@ -31,7 +31,8 @@ func DeriveFamily(ip net.IP) Family {
 type AllocationResult struct {
 	// IP is the address.
 	IP net.IP
-	// CIDRs holds the networks that the address reaches directly.
+	// CIDRs holds the networks that the address reaches directly: its subnet, and the CIDRs of
+	// the cloud network.
 	CIDRs []string
 	// PrimaryMAC is the MAC address of the interface of the address.
 	PrimaryMAC string
@@ -157,6 +158,7 @@ type Configuration interface {
 // Owner receives the changes of an IPAM.
 type Owner interface {
 	// UpdateNetResourceSetResource creates the node's NetResourceSet and waits until it exists.
+	// NewIPAM calls it.
 	UpdateNetResourceSetResource()
 	// LocalAllocCIDRsUpdated receives the CIDRs that pods have addresses of.
 	LocalAllocCIDRsUpdated(ipv4AllocCIDRs, ipv6AllocCIDRs []*CIDR)

@@ -88,7 +88,9 @@ type LedgerOwner interface {
 // NewIPAM returns an IPAM as the published function does. If New fails, where the
 // published function ends the process, every call of the IPAM returns the error,
 // as Err does. The IPAM allocates from the owner's ledger if the owner is a
-// LedgerOwner, otherwise from one in memory. A Source is an owner and a
+// LedgerOwner, otherwise from one in memory. If the addresses are those of a NetResourceSet,
+// NewIPAM subscribes to it, and then calls UpdateNetResourceSetResource of the owner, which
+// waits until the object exists. A Source is an owner and a
 // K8sEventRegister that connects the IPAM with the node's NetResourceSet. With a
 // Source, NewIPAM returns when the IPAM is Ready, as the published function does:
 // then the program restores the addresses of its running pods. It also returns
@@ -114,13 +116,19 @@ func NewIPAM(
 	}
 	if source, ok := owner.(*Source); ok {
 		source.await(m)
+	} else if owner != nil && m.followsSets() {
+		owner.UpdateNetResourceSetResource()
 	}
 	return m
 }
 
 // New returns an IPAM with the leases of earlier processes.
 func New(ctx context.Context, deps Deps) (*IPAM, error) {
-	m, err := build(ctx, deps)
+	err := context.Cause(ctx)
+	var m *IPAM
+	if err == nil {
+		m, err = build(ctx, deps)
+	}
 	if err == nil {
 		err = m.open(ctx)
 	}

@@ -80,7 +80,10 @@ func (d *DirectGranter) Grant(ctx context.Context, pool ledger.Pool, blocks []ne
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := d.ledger.Begin()
-	err := st.SetPool(pool)
+	err := context.Cause(ctx)
+	if err == nil {
+		err = st.SetPool(pool)
+	}
 	if err == nil {
 		err = st.SetBlocks(pool.Name, blocks)
 	}

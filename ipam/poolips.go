@@ -79,7 +79,13 @@ func (s *snapshot) describe(a netip.Addr, r *AllocationResult) {
 	}
 	r.InterfaceNumber, r.PrimaryMAC = about.Interface, about.MAC
 	if about.Subnet.IsValid() {
-		r.CIDRs = []string{about.Subnet.Masked().String()}
+		subnet := about.Subnet.Masked().String()
+		r.CIDRs = append(make([]string, 0, 1+len(s.vpc[ledger.FamilyOf(a)])), subnet)
+		for _, cidr := range s.vpc[ledger.FamilyOf(a)] {
+			if cidr != subnet {
+				r.CIDRs = append(r.CIDRs, cidr)
+			}
+		}
 		if !about.Gateway.IsValid() {
 			about.Gateway, _ = addrspace.Nth(about.Subnet.Masked(), 1)
 		}

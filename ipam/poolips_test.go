@@ -99,7 +99,7 @@ func TestAddressWithoutSubnetIsNotAllocated(t *testing.T) {
 	r, err := w.AllocateIPWithAllocationResult(ip("10.0.0.7"), me)
 	g.Expect(err).NotTo(HaveOccurred())
 	r.IP = nil
-	g.Expect(*r).To(Equal(ipam.AllocationResult{CIDRs: []string{"10.0.0.0/24"}, PrimaryMAC: "02:00:00:00:00:01", GatewayIP: "10.0.0.1", InterfaceNumber: "eni-1"}))
+	g.Expect(*r).To(Equal(ipam.AllocationResult{CIDRs: []string{"10.0.0.0/24", "10.0.0.0/8", "172.16.0.0/12"}, PrimaryMAC: "02:00:00:00:00:01", GatewayIP: "10.0.0.1", InterfaceNumber: "eni-1"}))
 	r, err = w.AllocateNextFamily(ipam.IPv4, me)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect([]string{text(r), r.GatewayIP}).To(Equal([]string{"10.0.1.9", "10.0.1.254"}))

@@ -18,6 +18,9 @@ func (m *IPAM) Ready(ctx context.Context) error {
 	if m.broken != nil {
 		return m.broken
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait for the IPAM: %w", context.Cause(ctx))
+	}
 	for {
 		m.change.Lock()
 		missing, later := m.missing(), m.updated
@@ -35,7 +38,7 @@ func (m *IPAM) Ready(ctx context.Context) error {
 
 // missing returns what Ready waits for; "": nothing.
 func (m *IPAM) missing() string {
-	if m.mode != ClusterPool && m.mode != Given {
+	if !m.followsSets() {
 		return ""
 	}
 	set := m.resources.set

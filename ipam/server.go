@@ -103,6 +103,9 @@ func (s *Server) endpoints() (all []Endpoint, generations []uint64) {
 // time in a row. gone returns true only with proof that the container has ended;
 // without proof it returns an error, and the container keeps its addresses.
 func (s *Server) Sweep(ctx context.Context, gone func(Endpoint) (bool, error)) (released []Endpoint, err error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("release the addresses of ended containers: %w", context.Cause(ctx))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all, generations := s.endpoints()

@@ -204,6 +204,8 @@ func (f *following) apply(ctx context.Context, v nodeset.Version) error {
 	switch last := f.last; {
 	case v.Set == nil && last != nil:
 		err = f.to.OnDeleteNetResourceSet(last)
+	case v.Set == nil && f.ipam != nil: // with the blocks of an earlier process
+		err = f.ipam.Update(ctx, &NetResourceSet{Name: f.source.deps.Node})
 	case v.Set == nil:
 	default:
 		set = setOf(v.Set)
@@ -213,9 +215,6 @@ func (f *following) apply(ctx context.Context, v nodeset.Version) error {
 		} else {
 			err = f.to.OnUpdateNetResourceSet(last, set)
 		}
-	}
-	if v.Set == nil && err == nil && f.ipam != nil {
-		err = f.ipam.Update(ctx, &NetResourceSet{Name: f.source.deps.Node})
 	}
 	if err != nil {
 		return err

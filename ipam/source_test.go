@@ -146,7 +146,7 @@ func TestAProgramNeedsOnlyPublishedCalls(t *testing.T) {
 		v4, v6, err := c.AllocateNext("", "default/a")
 		c.g.Expect(err).NotTo(HaveOccurred())
 		v4.IP, v6.IP = nil, nil
-		c.g.Expect(*v4).To(Equal(ipam.AllocationResult{CIDRs: []string{"10.0.0.0/24"}, PrimaryMAC: "02:00:00:00:00:02", GatewayIP: "10.0.0.254", InterfaceNumber: "eni-2"}))
+		c.g.Expect(*v4).To(Equal(ipam.AllocationResult{CIDRs: []string{"10.0.0.0/24", "10.0.0.0/8", "172.16.0.0/12"}, PrimaryMAC: "02:00:00:00:00:02", GatewayIP: "10.0.0.254", InterfaceNumber: "eni-2"}))
 		c.g.Expect(*v6).To(Equal(ipam.AllocationResult{CIDRs: []string{"fd00::/64"}, PrimaryMAC: "02:00:00:00:00:02", GatewayIP: "fd00::1", InterfaceNumber: "eni-2"}))
 		for range 4 { // all addresses of the block
 			_, _, err = c.AllocateNext("ipv4", "default/b")

@@ -66,6 +66,9 @@ func (m *IPAM) Review(ctx context.Context) (st Status, err error) {
 	if m.broken != nil {
 		return st, m.broken
 	}
+	if ctx.Err() != nil {
+		return st, fmt.Errorf("review the state: %w", context.Cause(ctx))
+	}
 	m.change.Lock()
 	defer m.change.Unlock()
 	set := m.resources.set

@@ -32,14 +32,17 @@ func (s subscriber) OnUpdateNetResourceSet(old, set *NetResourceSet) error {
 	return s.apply(updated, old, set)
 }
 
-// OnDeleteNetResourceSet changes nothing: the node keeps its resources.
+// OnDeleteNetResourceSet takes back the resources of this node: they may be another node's
+// soon. Leases stay, and nothing is allocated until there is another NetResourceSet.
 func (s subscriber) OnDeleteNetResourceSet(set *NetResourceSet) error {
-	if set != nil && set.Name == s.m.deps.Name {
-		s.m.log.Warn("the NetResourceSet of this node was deleted: the node keeps its resources", "name", s.m.deps.Name)
-		s.m.deps.Events.K8sEventReceived(apiGroup, scope, deleted, true, false)
-		s.m.deps.Events.K8sEventProcessed(scope, deleted, true)
+	if set == nil || set.Name != s.m.deps.Name {
+		return nil
 	}
-	return nil
+	s.m.log.Warn("the NetResourceSet of this node was deleted: the node allocates nothing", "name", set.Name)
+	s.m.deps.Events.K8sEventReceived(apiGroup, scope, deleted, true, false)
+	err := s.m.Update(context.Background(), &NetResourceSet{Name: set.Name})
+	s.m.deps.Events.K8sEventProcessed(scope, deleted, err == nil)
+	return err
 }
 
 // apply applies a version of this node's NetResourceSet. An event without one is

@@ -25,7 +25,8 @@ type snapshot struct {
 	set    *NetResourceSet
 	listed bool // blocks are used up in the order of the NetResourceSet, not of the pool
 	ips    poolIPs
-	strict bool // addresses need the data of the NetResourceSet
+	strict bool        // addresses need the data of the NetResourceSet
+	vpc    [2][]string // CIDRs of the cloud network, by family
 }
 
 // reload takes the blocks of an earlier process from the ledger, for the time
@@ -48,8 +49,28 @@ func (m *IPAM) publish() {
 	if m.mode == ClusterPool && s.set != nil {
 		s.listed = true
 	}
+	for _, cidr := range s.vpcCIDRs() {
+		f := ledger.FamilyOf(cidr.Addr())
+		s.vpc[f] = append(s.vpc[f], cidr.String())
+	}
 	m.snapshot.Store(s)
 }
+
+// vpcCIDRs returns the CIDRs of the cloud network, the primary one first.
+func (s *snapshot) vpcCIDRs() (all []netip.Prefix) {
+	if s.set == nil {
+		return nil
+	}
+	for _, text := range s.set.VPCCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// followsSets reports whether the addresses are those of a NetResourceSet.
+func (m *IPAM) followsSets() bool { return m.mode == ClusterPool || m.mode == Given }
 
 // Update applies a NetResourceSet of this node: new addresses can be allocated,
 // missing ones no longer, and leases stay. It ignores the NetResourceSets of other
@@ -58,10 +79,14 @@ func (m *IPAM) Update(ctx context.Context, set *NetResourceSet) error {
 	switch {
 	case m.broken != nil:
 		return m.broken
-	case m.mode != ClusterPool && m.mode != Given, set == nil, set.Name != m.deps.Name:
+	case !m.followsSets(), set == nil, set.Name != m.deps.Name:
 		return nil
 	}
-	cidrs, err := m.apply(ctx, set)
+	err := context.Cause(ctx)
+	var cidrs []netip.Prefix
+	if err == nil {
+		cidrs, err = m.apply(ctx, set)
+	}
 	if err != nil {
 		return fmt.Errorf("follow NetResourceSet %q: %w", set.Name, err)
 	}
@@ -103,14 +128,8 @@ func (m *IPAM) GetVpcCIDRs() (vpcCIDRs []*CIDR) {
 	if m.broken != nil || m.mode != Given {
 		return nil
 	}
-	set := m.snapshot.Load().set
-	if set == nil {
-		return nil
-	}
-	for _, text := range set.VPCCIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			vpcCIDRs = append(vpcCIDRs, NewCIDR(p))
-		}
+	for _, p := range m.snapshot.Load().vpcCIDRs() {
+		vpcCIDRs = append(vpcCIDRs, NewCIDR(p))
 	}
 	return vpcCIDRs
 }

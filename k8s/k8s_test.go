@@ -218,6 +218,17 @@ func TestBridge(t *testing.T) {
 	g.Expect(install.mounts()).To(HaveKey("/etc/cadastre-cni"))
 }
 
+// TestUninstallWithK3s: the same folders as with the agents' component.
+func TestUninstallWithK3s(t *testing.T) {
+	g := NewWithT(t)
+	ours := built(t, "cadastre-agent", "resources: [../derived-kubernetes]\ncomponents: [../components/k3s]\n").hostPaths()
+	uninstall := built(t, "cadastre-uninstall", "resources: [../uninstall-k3s]\n")
+	mounts := uninstall.InitContainers[0].mounts()
+	for path, volume := range map[string]string{"/opt/cni/bin": "cni-bin", "/etc/cni/net.d": "cni-conf"} {
+		g.Expect(uninstall.hostPaths()[mounts[path].Name]).To(Equal(ours[volume]))
+	}
+}
+
 // TestUninstall: the pods reach the folders that the agent writes, and may change links.
 func TestUninstall(t *testing.T) {
 	g := NewWithT(t)

@@ -158,6 +158,11 @@ func (l *Ledger) wanted() (map[string][]byte, error) {
 		return err
 	}
 	for _, p := range l.pools {
+		if !p.staged && p.hasPolicyRecord() {
+			if err := add(policyOp(p)); err != nil {
+				return nil, err
+			}
+		}
 		for i := range p.fam {
 			for _, b := range p.fam[i].blocks {
 				if b.staged {
@@ -199,6 +204,9 @@ func (l *Ledger) checkJournal(ctx context.Context) (findings []string, err error
 	}
 	unsure := maps.Clone(l.dirty)
 	for _, p := range l.pools { // records that a stage changes
+		if p.staged {
+			unsure[policyKey(p.Name)] = struct{}{}
+		}
 		for a, e := range p.excluded {
 			if e.stage != nil {
 				unsure[leaseKey(p.Name, a)] = struct{}{}

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
+
+	"github.com/cadastre/cadastre/api/kv"
 )
 
 // Request describes a claim.
@@ -16,8 +19,10 @@ type Request struct {
 	Key      Key // owner of the lease; not zero
 	Pod      Pod
 	NetNS    string // path of the pod's network namespace; "": not known
-	Wired    bool   // the southbound makes the wire of the attachment
-	MAC      string // requested for the pod's end of the wire; "": derived from the key
+	NetNSID  kv.NetNSID
+	Wired    bool          // the southbound makes the wire of the attachment
+	MAC      string        // requested for the pod's end of the wire; "": derived from the key
+	Accepted time.Duration // the uptime at which the request was accepted; 0: not known
 	Purpose  Purpose
 	Families []Family     // one address of each; nil: every family of which the pool has active blocks
 	Wanted   []netip.Addr // exactly these addresses instead
@@ -32,9 +37,9 @@ type Request struct {
 }
 
 // Claim leases one address of each family of the request, all or none. A key that
-// has leases already gets these, without a write, and fresh is false; they keep the
-// pod and the network namespace of their own claim. The leases are durable when
-// Claim returns.
+// has leases already gets these, and fresh is false; they keep the pod of their own
+// claim. If the claim names another network namespace than theirs, they get that one, and
+// otherwise nothing is written. The leases are durable when Claim returns.
 func (l *Ledger) Claim(ctx context.Context, req Request) (leases []Lease, fresh bool, err error) {
 	err = l.autocommit(ctx, func(st *Stage) (err error) {
 		leases, fresh, err = st.claimInto(nil, &req)
@@ -95,12 +100,19 @@ func (st *Stage) claimInto(room []Lease, req *Request) (leases []Lease, fresh bo
 		return nil, false, err
 	}
 	if len(have) > 0 {
-		if leases, err = st.l.repeat(req, have); err == nil {
-			st.resume(have)
+		if err = st.l.repeatable(req, have); err == nil {
+			err = st.move(have, req)
 		}
-		return leases, false, err
+		if err != nil {
+			return nil, false, err
+		}
+		st.resume(have)
+		for _, x := range have {
+			st.repeated = append(st.repeated, leaseKey(x.block.pool.Name, x.addr))
+		}
+		return values(have), false, nil
 	}
-	began := len(st.changes)
+	began := st.here()
 	leases, err = st.claim(room, req, hash)
 	if err != nil {
 		st.undoTo(began)
@@ -189,16 +201,16 @@ func (l *Ledger) changedByOther(st *Stage, xs []*lease) (wait bool, err error) {
 	return wait, nil
 }
 
-// repeat answers a claim of a key that has leases.
-func (l *Ledger) repeat(req *Request, have []*lease) ([]Lease, error) {
+// repeatable sorts the leases that the key of a claim has, and returns the reason why
+// they do not answer the claim.
+func (l *Ledger) repeatable(req *Request, have []*lease) error {
 	slices.SortFunc(have, compareAddr)
-	var leases []Lease
 	for _, x := range have {
 		switch {
 		case x.releasing:
-			return nil, fmt.Errorf("claim for %s: its release is in progress", req.Key)
+			return fmt.Errorf("claim for %s: its release is in progress", req.Key)
 		case x.block.pool.Name != req.Pool:
-			return nil, fmt.Errorf(
+			return fmt.Errorf(
 				"claim in pool %q for %s: %w: %s of pool %q",
 				req.Pool,
 				req.Key,
@@ -207,14 +219,29 @@ func (l *Ledger) repeat(req *Request, have []*lease) ([]Lease, error) {
 				x.block.pool.Name,
 			)
 		}
-		leases = append(leases, x.value())
 	}
 	for _, a := range req.Wanted {
-		if !slices.ContainsFunc(leases, func(x Lease) bool { return x.Addr == a }) {
-			return nil, fmt.Errorf("claim %s for %s: %w: %s", a, req.Key, ErrKeyHeld, leases[0].Addr)
+		if !slices.ContainsFunc(have, func(x *lease) bool { return x.addr == a }) {
+			return fmt.Errorf("claim %s for %s: %w: %s", a, req.Key, ErrKeyHeld, have[0].addr)
 		}
 	}
-	return leases, nil
+	return nil
+}
+
+// move stages that leases belong to the network namespace that a repeated claim names: the
+// runtime has made the pod's namespace again, and their own one has ended or is not known.
+func (st *Stage) move(have []*lease, req *Request) error {
+	for _, x := range have {
+		switch same, certain := req.NetNSID.Is(x.netnsID); {
+		case !req.NetNSID.Known(), same, !certain && x.netnsID.Known():
+			continue
+		case x.owner != nil:
+			return fmt.Errorf("claim for %s: %s is staged already: %w", req.Key, x.addr, ErrBusy)
+		}
+		st.changes = append(st.changes, change{kind: moved, lease: x, netns: x.netns, netnsID: x.netnsID})
+		x.netns, x.netnsID, x.owner = req.NetNS, req.NetNSID, st
+	}
+	return nil
 }
 
 func (st *Stage) claim(leases []Lease, req *Request, hash uint32) ([]Lease, error) {
@@ -346,7 +373,7 @@ func (l *Ledger) allocate(at place, req *Request, hash uint32, reason string) *l
 	x := l.newLease()
 	x.addr, x.block = at.addr, at.block
 	x.key, x.pod, x.netns, x.purpose = req.Key, req.Pod, req.NetNS, req.Purpose
-	x.wired, x.mac = req.Wired, req.MAC
+	x.netnsID, x.wired, x.mac, x.accepted = req.NetNSID, req.Wired, req.MAC, req.Accepted
 	x.gen, x.reason = l.gen, reason
 	x.since = l.opt.Now().UnixNano()
 	if req.Expiry != (Expiry{}) {
@@ -369,6 +396,7 @@ func (st *Stage) Quarantine(pool string, a netip.Addr, pod Pod, reason string) (
 	l := st.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	st.asked = true
 	p := l.pools[pool]
 	if p == nil {
 		return false, fmt.Errorf("quarantine %s in pool %q: %w", a, pool, ErrNoPool)

@@ -24,7 +24,7 @@ type committer struct {
 	collecting int  // index of the group that a stage joins
 	writing    bool // a leader writes, or Check reads
 
-	ops  []kvdb.Op // of the write in progress
+	ops  []kvdb.Op // of the write in progress; otherwise room for the next one
 	idle []*Stage  // stages of finished calls, for the next ones
 }
 
@@ -61,13 +61,17 @@ func explain(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// autocommit stages what f stages and commits it.
+// autocommit stages what f stages and commits it. A caller that has gone gets no answer, not
+// even one that needs no write.
 func (l *Ledger) autocommit(ctx context.Context, f func(*Stage) error) error {
+	if ctx.Err() != nil {
+		return &commitError{context.Cause(ctx)}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := l.idleStage()
 	if err := f(st); err != nil {
-		st.undoTo(0)
+		st.undoTo(savepoint{})
 		return err
 	}
 	if err := l.commit(ctx, st); err != nil {
@@ -92,7 +96,8 @@ func (l *Ledger) idleStage() *Stage {
 
 // commit makes what st stages durable, or undoes it.
 func (l *Ledger) commit(ctx context.Context, st *Stage) error {
-	if st.Empty() && !l.unsure {
+	if st.Empty() && l.agrees(st) {
+		st.answered()
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -103,6 +108,22 @@ func (l *Ledger) commit(ctx context.Context, st *Stage) error {
 		return &commitError{err}
 	}
 	return nil
+}
+
+// agrees reports whether the journal holds what st, which changes nothing, has answered.
+// After a commit that failed it may hold other leases: a pod that was answered once is
+// served all the same.
+func (l *Ledger) agrees(st *Stage) bool {
+	if !l.unsure {
+		return true
+	}
+	return len(st.repeated) > 0 && !st.asked && !slices.ContainsFunc(st.repeated, l.differs)
+}
+
+// differs reports whether the journal may have another record of key than memory.
+func (l *Ledger) differs(key string) bool {
+	_, dirty := l.dirty[key]
+	return dirty || slices.ContainsFunc(l.commits.ops, func(op kvdb.Op) bool { return op.Key == key })
 }
 
 // join adds st to the group that collects and returns when the group is written.
@@ -132,11 +153,12 @@ func (l *Ledger) lead(g *group) {
 	c.collecting ^= 1
 	ops, err := l.groupOps(g.stages)
 	if err == nil && len(ops) > 0 {
+		c.ops = ops
 		err = l.write(ops)
 	}
 	if err != nil {
 		for _, op := range ops { // the journal may have these records, or the ones before
-			if op.Key[:1] != HistoryPrefix {
+			if op.Key[:1] != HistoryPrefix && op.Key != AcceptKey {
 				l.dirty[op.Key] = struct{}{}
 			}
 		}

@@ -49,15 +49,26 @@ type Exhausted struct {
 	Pool        string
 	Family      Family
 	Size        uint64 // addresses of the active blocks
-	Held        int    // held, pending and infra
+	Held        int    // held and pending, of pods and containers
+	Infra       int    // of the node itself
 	Cooling     int
 	Quarantined int
 	Reserved    uint64 // edges and exclusions
 }
 
 func (e *Exhausted) Error() string {
-	return fmt.Sprintf("%v in pool %q (%s): of %d addresses %d are held, %d cooling, %d quarantined, %d reserved",
-		ErrExhausted, e.Pool, e.Family, e.Size, e.Held, e.Cooling, e.Quarantined, e.Reserved)
+	return fmt.Sprintf(
+		"%v in pool %q (%s): of %d addresses %d are held, %d infra, %d cooling, %d quarantined, %d reserved",
+		ErrExhausted,
+		e.Pool,
+		e.Family,
+		e.Size,
+		e.Held,
+		e.Infra,
+		e.Cooling,
+		e.Quarantined,
+		e.Reserved,
+	)
 }
 
 func (e *Exhausted) Unwrap() error { return ErrExhausted }

@@ -92,6 +92,7 @@ func (st *Stage) readmit(pool string, a netip.Addr) error {
 // stages that change the address.
 func (st *Stage) changeExclusion(e Exclusion, readmit bool) error {
 	l := st.l
+	st.asked = true
 	for {
 		l.expirePending()
 		p := l.pools[e.Pool]

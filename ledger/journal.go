@@ -9,6 +9,10 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
+// AcceptKey is the key of the op by which a Commit also ends a doubt about the journal: see
+// Ledger.Accept. It names no record. A journal that is never in doubt is given none.
+const AcceptKey = "accept"
+
 // Journal stores the ledger's records. Only the ledger writes to it, one Commit
 // at a time.
 type Journal interface {

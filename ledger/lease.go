@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/cadastre/cadastre/api/kv"
 )
 
 // Key identifies the owner of a lease: one attachment of one container to one network.
@@ -80,7 +82,8 @@ type Lease struct {
 	Purpose    Purpose
 	Key        Key
 	Pod        Pod
-	NetNS      string        // path of the pod's network namespace, as its first CNI ADD named it
+	NetNS      string        // path of the pod's network namespace, as the CNI ADD named it
+	NetNSID    kv.NetNSID    // of the namespace that was there at the ADD
 	Wired      bool          // the southbound makes the wire of the attachment
 	MAC        string        // requested for the pod's end of the wire; "": derived from the key
 	Since      time.Time     // of the state
@@ -88,6 +91,7 @@ type Lease struct {
 	Generation uint64        // number of the claim, unique in one process
 	Expiry     Expiry        // of a pending lease
 	Expires    time.Duration // the uptime at which a pending lease is released
+	Accepted   time.Duration // the uptime at which the newest answered request for it was accepted; 0: in another boot, or not known
 }
 
 // Prefix returns the address with the prefix length of its block, such as 10.1.5.2/24.
@@ -112,8 +116,10 @@ type lease struct {
 	key       Key
 	pod       Pod
 	netns     string
+	netnsID   kv.NetNSID
 	wired     bool
 	mac       string
+	accepted  time.Duration
 	reason    string
 	gen       uint64
 	since     int64         // Unix time in ns
@@ -131,8 +137,10 @@ func (l *lease) value() Lease {
 		Key:        l.key,
 		Pod:        l.pod,
 		NetNS:      l.netns,
+		NetNSID:    l.netnsID,
 		Wired:      l.wired,
 		MAC:        l.mac,
+		Accepted:   l.accepted,
 		Since:      time.Unix(0, l.since).UTC(),
 		Reason:     l.reason,
 		Generation: l.gen,

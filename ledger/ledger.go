@@ -145,7 +145,7 @@ func (l *Ledger) suspension() string {
 func (l *Ledger) pool(name string) *pool {
 	p := l.pools[name]
 	if p == nil {
-		p = &pool{Pool: Pool{Name: name}}
+		p = &pool{Pool: Pool{Name: name, CoolDown: DefaultCoolDown}}
 		l.pools[name] = p
 		l.order = append(l.order, p)
 	}
@@ -238,10 +238,9 @@ func coolsDown(x *lease) bool {
 	return x.block.pool.CoolDown > 0 && x.purpose != ForInfra && x.block.family().allocates(x).state == Active
 }
 
-// expireCooling frees the addresses of fp that have cooled for the cool-down. The
-// cool-down of an unknown pool is unknown too.
+// expireCooling frees the addresses of fp that have cooled for the cool-down.
 func (l *Ledger) expireCooling(p *pool, fp *familyPool) {
-	if fp.cooling.head == nil || !p.known {
+	if fp.cooling.head == nil {
 		return
 	}
 	for now := l.opt.Uptime(); fp.cooling.head != nil && now-fp.cooling.head.cooled >= p.CoolDown; {
@@ -301,6 +300,9 @@ func (l *Ledger) forget(b *block) bool {
 		l.drop(x)
 	}
 	fp.forget(b)
+	if !p.hasBlocks() {
+		l.dirty[policyKey(p.Name)] = struct{}{}
+	}
 	l.noteBlock(BlockClosed, b)
 	l.dirty[blockKey(p.Name, b.prefix)] = struct{}{}
 	l.opt.Log.Info("block released", "pool", p.Name, "block", b.prefix)
@@ -353,7 +355,7 @@ func (l *Ledger) expireAll() time.Duration {
 		for i := range p.fam {
 			fp := &p.fam[i]
 			l.expireCooling(p, fp)
-			if x := fp.cooling.head; x != nil && p.known {
+			if x := fp.cooling.head; x != nil {
 				wait = min(wait, p.CoolDown-(l.opt.Uptime()-x.cooled))
 			}
 		}

@@ -172,7 +172,7 @@ func TestClaimOfAFullPoolEndsTheLongestCoolDown(t *testing.T) {
 	}
 	_, err := b.claim(7)
 	g.Expect(err).To(MatchError(ledger.ErrExhausted))
-	g.Expect(err).To(MatchError(ContainSubstring(`default/web-7 (net/c7/eth0): no IP address is free in pool "default" (ipv4): of 8 addresses 6 are held, 0 cooling, 0 quarantined, 2 reserved`)))
+	g.Expect(err).To(MatchError(ContainSubstring(`default/web-7 (net/c7/eth0): no IP address is free in pool "default" (ipv4): of 8 addresses 6 are held, 0 infra, 0 cooling, 0 quarantined, 2 reserved`)))
 	b.release(4)
 	b.uptime += time.Second
 	b.release(2)

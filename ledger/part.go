@@ -124,7 +124,7 @@ func (p *pool) exhausted(f Family, req *Request) error {
 
 func (e *Exhausted) addBlock(b *block) {
 	e.Size, e.Reserved = e.Size+addrspace.Size(b.prefix), e.Reserved+b.reserved
-	e.Held, e.Quarantined = e.Held+b.users-b.quarantined+b.infra, e.Quarantined+b.quarantined
+	e.Held, e.Infra, e.Quarantined = e.Held+b.users-b.quarantined, e.Infra+b.infra, e.Quarantined+b.quarantined
 }
 
 // addPart counts the addresses of a part one by one; those without a lease are
@@ -132,11 +132,13 @@ func (e *Exhausted) addBlock(b *block) {
 func (e *Exhausted) addPart(fp *familyPool, part netip.Prefix) {
 	size, leased := addrspace.Size(part), fp.leasesIn(part)
 	for _, x := range leased {
-		switch x.state {
-		case Held, Pending:
-			e.Held++
-		case Quarantined:
+		switch {
+		case x.state == Quarantined:
 			e.Quarantined++
+		case x.purpose == ForInfra:
+			e.Infra++
+		case x.state == Held || x.state == Pending:
+			e.Held++
 		}
 	}
 	e.Size, e.Reserved = e.Size+size, e.Reserved+size-uint64(len(leased))

@@ -105,7 +105,7 @@ func (l *Ledger) disarm(x *lease) {
 
 // expirePending releases the pending leases whose time is over. Each method that
 // reads leases calls it first, so that no answer depends on Run. It skips unknown
-// pools, since their cool-down is unknown.
+// pools: the component that confirms their leases may not have begun.
 func (l *Ledger) expirePending() {
 	if l.timersArmed == 0 {
 		return

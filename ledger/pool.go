@@ -24,6 +24,9 @@ const (
 
 func (o Order) String() string { return name("order", o, "next", "lowest", "serial") }
 
+// DefaultCoolDown is the cool-down of a pool that never had a policy.
+const DefaultCoolDown = 30 * time.Second
+
 // Pool is a named address space for one purpose with its policy.
 type Pool struct {
 	Name         string
@@ -78,15 +81,26 @@ func FamilyOf(a netip.Addr) Family {
 }
 
 // pool is a Pool with its blocks, by family. A pool without SetPool exists only
-// because the journal has leases or exclusions of it.
+// because the journal has leases or exclusions of it. Its addresses cool for as long as
+// those of its last policy did.
 type pool struct {
 	Pool
 	known    bool // SetPool was called: the policy is known
+	staged   bool // the policy is not committed yet
 	fam      [2]familyPool
 	timers   timers
 	exclude  [2][]netip.Prefix        // Pool.Exclude by family: sorted, none within another
 	excluded map[netip.Addr]exclusion // also addresses that are in no block
 	subnets  *subnets                 // of Space; nil: none
+}
+
+func (p *pool) hasBlocks() bool {
+	for i := range p.fam {
+		if slices.ContainsFunc(p.fam[i].blocks, func(b *block) bool { return !b.forgotten }) {
+			return true
+		}
+	}
+	return false
 }
 
 // set changes the policy, and with it the reserved addresses of the blocks.

@@ -149,9 +149,14 @@ func (c *crowd) addr() netip.Addr {
 	return a
 }
 
+// twin returns pods of which two have each name, in two namespaces.
+func twin(n int) ledger.Pod {
+	return ledger.Pod{Namespace: []string{"a", "b"}[n%2], Name: fmt.Sprint("web-", n/2)}
+}
+
 func (c *crowd) request(name string) ledger.Request {
 	c.last++
-	req := ledger.Request{Pool: name, Key: key(c.last), Pod: pod(c.last), Families: []ledger.Family{ledger.IPv4}}
+	req := ledger.Request{Pool: name, Key: key(c.last), Pod: twin(c.last), Families: []ledger.Family{ledger.IPv4}}
 	if c.rnd.IntN(5) == 0 {
 		req.Purpose = ledger.ForInfra
 	}
@@ -271,10 +276,20 @@ func (c *crowd) exclude(name string) error {
 }
 
 func (c *crowd) quarantine(name string) error {
-	a := c.addr()
+	a, user := c.addr(), twin(c.last)
+	if cooling := slices.DeleteFunc(c.Leases(), func(l ledger.Lease) bool { return l.Pool != name || l.State != ledger.Cooling }); len(cooling) > 0 {
+		l := cooling[c.rnd.IntN(len(cooling))]
+		a, user = l.Addr, ledger.Pod{Namespace: []string{"a", "b"}[c.rnd.IntN(2)], Name: l.Pod.Name}
+	}
+	leases := slices.DeleteFunc(c.Leases(), func(l ledger.Lease) bool { return l.Pool != name || l.Addr != a })
 	st := c.Begin()
-	c.what = fmt.Sprint("quarantine ", a)
-	fresh, err := st.Quarantine(name, a, pod(1000), "test")
+	c.what = fmt.Sprint("quarantine ", a, " for ", user)
+	fresh, err := st.Quarantine(name, a, user, "test")
+	if err == nil { // a pod that is going may show for a while in what cools after it
+		taken := len(leases) > 0 && (leases[0].State != ledger.Cooling ||
+			leases[0].Pod.Namespace == user.Namespace && leases[0].Pod.Name == user.Name)
+		c.g.Expect(fresh).To(Equal(!taken), "%s: %+v", c.what, leases)
+	}
 	if err != nil || !fresh || c.rnd.IntN(2) == 0 {
 		st.Undo()
 		return err
@@ -331,7 +346,13 @@ func (c *crowd) openStage(name string) error {
 			c.g.Expect(c.stage.SetBlocks(name, randomBlocks(c.rnd))).To(Succeed())
 		}
 		for range c.rnd.IntN(3) {
-			_, _, _ = c.stage.Claim(c.request(name))
+			req := c.request(name)
+			if c.rnd.IntN(3) == 0 { // no pool has IPv6: the claim fails after it has taken an address
+				req.Families, req.Wanted = []ledger.Family{ledger.IPv4, ledger.IPv6}, nil
+			}
+			if _, _, err := c.stage.Claim(req); err != nil {
+				c.g.Expect(c.stage.Claimed(req.Key)).To(BeEmpty(), "a failed claim leaves nothing: %s: %+v", c.what, req)
+			}
 		}
 		if l, ok := c.pick(); ok && c.rnd.IntN(2) == 0 {
 			_, _ = c.stage.Release(ledger.Selector{Key: l.Key})

@@ -5,8 +5,10 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // ReclaimToken is the token of the Expiry of a lease whose owner seems to be gone. A
@@ -30,7 +32,11 @@ func (l *Lease) InUse() bool { return l.State == Held || l.Reclaiming() }
 // in use.
 func (st *Stage) resume(have []*lease) {
 	for _, x := range have {
-		if x.timer != nil && x.timer.Token == ReclaimToken && x.owner == nil {
+		mine := x.owner == st && !slices.ContainsFunc(
+			st.changes,
+			func(c change) bool { return c.kind == extended && c.lease == x },
+		)
+		if x.timer != nil && x.timer.Token == ReclaimToken && (x.owner == nil || mine) {
 			st.extend(x, nil, "claimed again")
 		}
 	}
@@ -54,8 +60,45 @@ func (l *Ledger) Quarantine(
 	return fresh, explain(err, "quarantine %s in pool %q", a, pool)
 }
 
+// Unleased is an address that is in use without a claim. Key names its finder.
+type Unleased struct {
+	Pool   string
+	Addr   netip.Addr
+	Key    Key
+	Reason string // the evidence
+}
+
+// ChangeQuarantines begins and ends quarantines in one commit, as Quarantine and Release do one by
+// one. It returns those that it has begun, and the leases of those that it has ended. What
+// cannot be changed is left out, and is part of the error.
+func (l *Ledger) ChangeQuarantines(
+	ctx context.Context,
+	begin []Unleased,
+	end []Selector,
+) (begun []Unleased, ended []Lease, err error) {
+	var failed []error
+	err = l.autocommit(ctx, func(st *Stage) error {
+		for i := range end {
+			failed = append(failed, st.releaseEach(&end[i], func(x *lease) { ended = append(ended, x.value()) }))
+		}
+		for _, u := range begin {
+			fresh, err := st.quarantineFree(u.Pool, u.Addr, u.Key, u.Reason)
+			failed = append(failed, err)
+			if fresh {
+				begun = append(begun, u)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, explain(err, "begin %d quarantines and end %d", len(begin), len(end))
+	}
+	return begun, ended, errors.Join(failed...)
+}
+
 func (st *Stage) quarantineFree(pool string, a netip.Addr, key Key, reason string) (fresh bool, err error) {
 	l := st.l
+	st.asked = true
 	p := l.pools[pool]
 	if p == nil {
 		return false, fmt.Errorf("quarantine %s in pool %q: %w", a, pool, ErrNoPool)

@@ -22,9 +22,10 @@ import (
 // Keys of records. A lease is keyed by its pool and address, so that no journal can
 // hold one address twice.
 const (
-	metaKey     = "M"
-	blockPrefix = "B"
-	leasePrefix = "L"
+	metaKey      = "M"
+	blockPrefix  = "B"
+	leasePrefix  = "L"
+	policyPrefix = "P"
 )
 
 func leaseKey(pool string, a netip.Addr) string {
@@ -42,6 +43,8 @@ func blockKey(pool string, p netip.Prefix) string {
 	return blockPrefix + pool + "\x00" + p.String()
 }
 
+func policyKey(pool string) string { return policyPrefix + pool }
+
 // leaseOp returns the op that writes the record of x.
 func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 	m := l.newRecord(x.addr)
@@ -50,7 +53,10 @@ func (l *Ledger) leaseOp(x *lease) (kvdb.Op, error) {
 	m.Network, m.ContainerId, m.IfName = x.key.Network, x.key.ContainerID, x.key.IfName
 	m.PodNamespace, m.PodName, m.PodUid = x.pod.Namespace, x.pod.Name, x.pod.UID
 	m.Generation, m.Since, m.Reason, m.Netns = x.gen, x.since, x.reason, x.netns
-	m.Wired, m.Mac = x.wired, x.mac
+	m.Namespace, m.Wired, m.Mac = x.netnsID.Message(), x.wired, x.mac
+	if x.accepted > 0 && x.state != Cooling {
+		m.AcceptedUptime, m.BootId = int64(x.accepted), l.opt.BootID
+	}
 	if x.state == Cooling {
 		m.CoolingSinceUptime, m.BootId = int64(x.cooled), l.opt.BootID
 	}
@@ -97,6 +103,22 @@ func blockOp(b *block) (kvdb.Op, error) {
 	return kvdb.Put(blockKey(b.pool.Name, b.prefix), v), nil
 }
 
+// hasPolicyRecord reports whether the journal has the policy of p. A pool without blocks
+// has no lease that could follow the policy.
+func (p *pool) hasPolicyRecord() bool { return p.CoolDown != DefaultCoolDown && p.hasBlocks() }
+
+// policyOp returns the op that writes the policy of p.
+func policyOp(p *pool) (kvdb.Op, error) {
+	if !p.hasPolicyRecord() {
+		return kvdb.Delete(policyKey(p.Name)), nil
+	}
+	v, err := proto.Marshal(&kv.Policy{Pool: p.Name, CoolDown: int64(p.CoolDown)})
+	if err != nil {
+		return kvdb.Op{}, fmt.Errorf("policy of pool %q: %w", p.Name, err)
+	}
+	return kvdb.Put(policyKey(p.Name), v), nil
+}
+
 // currentOp returns the op that writes the record of key as memory has it; false if a
 // stage is about to change the record.
 func (l *Ledger) currentOp(key string) (kvdb.Op, bool, error) {
@@ -104,6 +126,10 @@ func (l *Ledger) currentOp(key string) (kvdb.Op, bool, error) {
 	p := l.pools[name]
 	if p == nil {
 		return kvdb.Delete(key), true, nil
+	}
+	if strings.HasPrefix(key, policyPrefix) {
+		op, err := policyOp(p)
+		return op, !p.staged, err
 	}
 	if strings.HasPrefix(key, blockPrefix) {
 		prefix, err := netip.ParsePrefix(rest)
@@ -151,6 +177,8 @@ func (l *Ledger) load(ctx context.Context) error {
 			return proto.Unmarshal(r.Value, &meta)
 		case strings.HasPrefix(r.Key, blockPrefix):
 			return l.loadBlock(r.Value)
+		case strings.HasPrefix(r.Key, policyPrefix):
+			return l.loadPolicy(r.Value)
 		case strings.HasPrefix(r.Key, leasePrefix):
 			m := &kv.Lease{}
 			if err := proto.Unmarshal(r.Value, m); err != nil {
@@ -207,6 +235,15 @@ func (l *Ledger) resumeTimer(x *lease, m *kv.Lease) *timer {
 	return t
 }
 
+// resumeAccepted returns the uptime at which the request of a record was accepted. A
+// request of another boot was accepted before all of this one.
+func (l *Ledger) resumeAccepted(m *kv.Lease) time.Duration {
+	if m.BootId != "" && m.BootId == l.opt.BootID {
+		return min(l.opt.Uptime(), time.Duration(m.AcceptedUptime))
+	}
+	return 0
+}
+
 func (l *Ledger) loadBlock(value []byte) error {
 	var m kv.Block
 	if err := proto.Unmarshal(value, &m); err != nil {
@@ -222,6 +259,18 @@ func (l *Ledger) loadBlock(value []byte) error {
 		b.state = Draining
 	}
 	b.family().add(b)
+	return nil
+}
+
+func (l *Ledger) loadPolicy(value []byte) error {
+	var m kv.Policy
+	if err := proto.Unmarshal(value, &m); err != nil {
+		return fmt.Errorf("policy record: %w", err)
+	}
+	if m.CoolDown < 0 {
+		return fmt.Errorf("policy record of pool %q: cool-down %s is negative", m.Pool, time.Duration(m.CoolDown))
+	}
+	l.pool(m.Pool).CoolDown = time.Duration(m.CoolDown)
 	return nil
 }
 
@@ -252,18 +301,20 @@ func (l *Ledger) loadLease(m *kv.Lease) (*lease, error) {
 		l.dirty[blockKey(p.Name, prefix)] = struct{}{}
 	}
 	x := &lease{
-		addr:    a,
-		block:   b,
-		state:   State(m.State),
-		purpose: Purpose(m.Purpose),
-		gen:     m.Generation,
-		since:   m.Since,
-		reason:  m.Reason,
-		netns:   m.Netns,
-		wired:   m.Wired,
-		mac:     m.Mac,
-		key:     Key{m.Network, m.ContainerId, m.IfName},
-		pod:     Pod{m.PodNamespace, m.PodName, m.PodUid},
+		addr:     a,
+		block:    b,
+		state:    State(m.State),
+		purpose:  Purpose(m.Purpose),
+		gen:      m.Generation,
+		since:    m.Since,
+		reason:   m.Reason,
+		netns:    m.Netns,
+		netnsID:  m.Namespace.ID(),
+		wired:    m.Wired,
+		mac:      m.Mac,
+		accepted: l.resumeAccepted(m),
+		key:      Key{m.Network, m.ContainerId, m.IfName},
+		pod:      Pod{m.PodNamespace, m.PodName, m.PodUid},
 	}
 	switch {
 	case x.state == Pending && m.ExpiryToken == ReclaimToken:
@@ -347,12 +398,14 @@ const APINetwork = "contiv"
 func (k Key) OfAPI() bool { return k.Network == APINetwork && strings.HasPrefix(k.ContainerID, "pod:") }
 
 // sameLease compares two lease records. The begin of cooling and of an expiry may
-// differ: a restart in another boot begins both again without a write.
+// differ: a restart in another boot begins both again without a write. So may the time
+// of the newest answered request, which a repeated ADD changes without a write.
 func sameLease(x, y []byte) bool {
 	var a, b kv.Lease
 	if proto.Unmarshal(x, &a) != nil || proto.Unmarshal(y, &b) != nil {
 		return false
 	}
 	a.CoolingSinceUptime, a.PendingSinceUptime, a.BootId, a.Since = b.CoolingSinceUptime, b.PendingSinceUptime, b.BootId, b.Since
+	a.AcceptedUptime = b.AcceptedUptime
 	return proto.Equal(&a, &b)
 }

@@ -82,11 +82,12 @@ func (l *Ledger) releaseEach(ctx context.Context, sel *Selector, f func(*lease))
 // releaseEach stages the release of the leases of a selector, and calls f for
 // each of them before.
 func (st *Stage) releaseEach(sel *Selector, f func(*lease)) error {
+	st.asked = true
 	found, err := st.l.selectLeases(st, sel)
 	if err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
-	if st.mark > 0 {
+	if st.mark.changes > 0 {
 		if i := slices.IndexFunc(found, st.beforeMark); i >= 0 {
 			return fmt.Errorf("release: %s: its claim is not committed yet: %w", found[i].addr, ErrBusy)
 		}

@@ -16,7 +16,10 @@ import (
 func (l *Ledger) Cool(ctx context.Context, pool string, a netip.Addr, since time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.coolFree(pool, a, since)
+	err := context.Cause(ctx)
+	if err == nil {
+		err = l.coolFree(pool, a, since)
+	}
 	if err == nil {
 		err = l.flush(ctx)
 	}
@@ -52,7 +55,10 @@ func (l *Ledger) coolFree(pool string, a netip.Addr, since time.Duration) error 
 func (l *Ledger) Move(ctx context.Context, from, to string, a netip.Addr) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.move(from, to, a)
+	err := context.Cause(ctx)
+	if err == nil {
+		err = l.move(from, to, a)
+	}
 	if err == nil {
 		err = l.flush(ctx)
 	}

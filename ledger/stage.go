@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/kvdb"
 )
 
@@ -24,11 +25,20 @@ type Stage struct {
 	changes    []change
 	first      [2]change // room for the changes of a usual call
 	event      *origin   // that stages; nil: none
-	mark       int       // number of changes before the savepoint
+	mark       savepoint // of Mark
+	repeated   []string  // keys of the records that answered repeated claims
+	asked      bool      // something but a repeated claim was answered without a change
 	autocommit bool      // committed within the call that made it: other calls wait for it
 
 	committing bool  // guarded by Ledger.mu: other calls wait for it
 	err        error // of the commit
+}
+
+// savepoint holds the numbers of what a stage has staged and answered. UndoToMark takes back
+// what came after it: such an answer needs no record.
+type savepoint struct {
+	changes, repeated int // their numbers
+	asked             bool
 }
 
 // change is one entry of a Stage. The kinds that use a field are named before it.
@@ -40,13 +50,15 @@ type change struct {
 	state     BlockState       // granted: the state before
 	rank      int              // ranked: the rank before
 	isNew     bool             // granted: the block is new
-	staged    bool             // granted: the state before is not committed either
+	staged    bool             // granted, adjusted: what was before is not committed either
 	before    *policy          // adjusted
 	cools     bool             // released: the address cools
 	cooled    time.Duration    // released: the uptime at which it begins to cool
 	since     int64            // released, extended: the time of the change
 	timer     *timer           // extended: the new timer; nil: the lease is held
 	exclusion *exclusionChange // excluded
+	netns     string           // moved: the path before
+	netnsID   kv.NetNSID       // moved: the identity before
 	reason    string           // released, extended: for the history; a pending lease keeps it
 	event     *origin          // that staged the change; nil: none
 }
@@ -58,6 +70,15 @@ type policy struct {
 	known bool
 }
 
+// isWritten reports whether the change of p needs a record: the cool-down is another one,
+// or a known pool gets its first block.
+func (p *policy) isWritten() bool {
+	if p.Pool.CoolDown != p.pool.CoolDown {
+		return p.pool.hasBlocks()
+	}
+	return p.known && p.Pool.equal(p.pool.Pool) && p.pool.hasPolicyRecord()
+}
+
 type changeKind uint8
 
 const (
@@ -65,9 +86,11 @@ const (
 	released                   // lease is releasing
 	granted                    // block is new or has another state
 	ranked                     // block has another place in the order of SetBlocks
-	adjusted                   // a pool has another policy
+	adjusted                   // a pool has another policy, or its first block
 	extended                   // lease has another timer, or none
 	excluded                   // an exclusion begins or ends
+	accepted                   // a doubt about the journal ends
+	moved                      // lease belongs to another network namespace
 )
 
 // Begin returns an empty Stage.
@@ -107,6 +130,8 @@ func (st *Stage) Staged() (all []string) {
 			seen[c.before.pool] = true // only the policy before the first change counts
 		case extended:
 			all = append(all, fmt.Sprintf("expiry of %s of pool %q", c.lease.addr, c.lease.block.pool.Name))
+		case moved:
+			all = append(all, fmt.Sprintf("namespace of %s of pool %q", c.lease.addr, c.lease.block.pool.Name))
 		case excluded:
 			all = append(all, fmt.Sprintf("exclusion of %s of pool %q", c.exclusion.addr, c.exclusion.pool.Name))
 		}
@@ -140,13 +165,20 @@ func (st *Stage) SetPool(pool Pool) error {
 	defer l.mu.Unlock()
 	p := l.pool(pool.Name)
 	if p.known && p.equal(pool) {
+		st.asked = true
 		return nil
 	}
-	st.changes = append(st.changes, change{kind: adjusted, before: &policy{p, p.Pool, p.known}})
+	st.adjust(p)
 	l.enter(p, pool.Space)
 	p.set(pool, true)
 	l.expiryChanged(p)
 	return nil
+}
+
+// adjust stages the record of the policy of p, which the caller may change next.
+func (st *Stage) adjust(p *pool) {
+	st.changes = append(st.changes, change{kind: adjusted, before: &policy{p, p.Pool, p.known}, staged: p.staged})
+	p.staged = true
 }
 
 // SetBlocks sets the blocks of a pool: new ones become active, missing ones drain
@@ -159,6 +191,7 @@ func (st *Stage) SetBlocks(name string, prefixes []netip.Prefix) error {
 	}
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
+	st.asked = true
 	p := st.l.pool(name)
 	four, _ := slices.BinarySearchFunc(
 		sorted,
@@ -225,9 +258,13 @@ func (st *Stage) open(p *pool, fp *familyPool, sorted []netip.Prefix) {
 			st.setState(have[0], Active)
 		}
 	}
-	if len(opened) > 0 {
-		fp.add(opened...)
+	if len(opened) == 0 {
+		return
 	}
+	if p.known && !p.hasBlocks() {
+		st.adjust(p)
+	}
+	fp.add(opened...)
 }
 
 // rank keeps the order in which SetBlocks named the blocks.
@@ -266,7 +303,11 @@ func (st *Stage) Undo() {
 func (st *Stage) Mark() {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
-	st.mark = len(st.changes)
+	st.mark = st.here()
+}
+
+func (st *Stage) here() savepoint {
+	return savepoint{changes: len(st.changes), repeated: len(st.repeated), asked: st.asked}
 }
 
 // UndoToMark undoes what was staged since Mark, the last change first.
@@ -279,14 +320,21 @@ func (st *Stage) UndoToMark() {
 // beforeMark reports whether the claim of x is staged before the savepoint.
 func (st *Stage) beforeMark(x *lease) bool {
 	return x.staged && x.owner == st && slices.ContainsFunc(
-		st.changes[:st.mark],
+		st.changes[:st.mark.changes],
 		func(c change) bool { return c.kind == claimed && c.lease == x },
 	)
 }
 
-// undoTo undoes the changes from number n on, the last one first.
-func (st *Stage) undoTo(n int) {
-	st.mark = min(st.mark, n)
+// answered forgets what the stage has answered without a change, and the savepoint.
+func (st *Stage) answered() { st.repeated, st.asked, st.mark = st.repeated[:0], false, savepoint{} }
+
+// undoTo undoes what came after a savepoint, the last change first.
+func (st *Stage) undoTo(sp savepoint) {
+	n := sp.changes
+	if n < st.mark.changes {
+		st.mark = sp
+	}
+	st.repeated, st.asked = st.repeated[:sp.repeated], sp.asked
 	if len(st.changes) == n {
 		return
 	}
@@ -332,12 +380,15 @@ func (l *Ledger) revert(c change) {
 	case adjusted:
 		l.enter(c.before.pool, c.before.Pool.Space)
 		c.before.pool.set(c.before.Pool, c.before.known)
+		c.before.pool.staged = c.staged
 		l.expiryChanged(c.before.pool)
 	case ranked:
 		c.block.rank = c.rank
 		c.block.family().changed()
 	case extended:
 		c.lease.owner = nil
+	case moved:
+		c.lease.netns, c.lease.netnsID, c.lease.owner = c.netns, c.netnsID, nil
 	case excluded:
 		c.exclusion.revert()
 	}
@@ -370,6 +421,7 @@ func (l *Ledger) retract(b *block) {
 	if len(fp.leasesOf(b)) > 0 {
 		b.state = Draining
 		l.dirty[blockKey(b.pool.Name, b.prefix)] = struct{}{}
+		l.dirty[policyKey(b.pool.Name)] = struct{}{}
 		return
 	}
 	fp.forget(b)
@@ -379,6 +431,7 @@ func (l *Ledger) retract(b *block) {
 // that are committed at the same time. After an error all of it is undone. If
 // nothing is staged but an earlier commit failed, Commit writes the records of
 // that commit again: no answer may come from a memory that the journal contradicts.
+// Repeated claims need that only if the failed commit was about their own leases.
 func (st *Stage) Commit(ctx context.Context) error {
 	st.l.mu.Lock()
 	defer st.l.mu.Unlock()
@@ -394,13 +447,18 @@ func (st *Stage) appendOps(ops []kvdb.Op) ([]kvdb.Op, error) {
 		var op kvdb.Op
 		var err error
 		switch c.kind {
-		case claimed:
+		case claimed, moved:
 			op, err = l.leaseOp(c.lease)
 		case released:
 			op, err = l.releaseOp(c)
 		case granted:
 			op, err = blockOp(c.block)
-		case adjusted, ranked:
+		case adjusted:
+			if !c.before.isWritten() {
+				continue
+			}
+			op, err = policyOp(c.before.pool)
+		case ranked:
 			continue
 		case extended:
 			c.since = l.opt.Now().UnixNano()
@@ -409,6 +467,8 @@ func (st *Stage) appendOps(ops []kvdb.Op) ([]kvdb.Op, error) {
 			op, err = l.leaseOp(&to)
 		case excluded:
 			op, err = c.exclusion.op(l)
+		case accepted:
+			op = kvdb.Put(AcceptKey, nil)
 		}
 		if err != nil {
 			return ops, err
@@ -437,26 +497,27 @@ func (l *Ledger) finish(stages []*Stage, err error) {
 		st.committing, st.err = false, err
 		touched = st.appendBlocks(touched, 0)
 		if err != nil {
-			st.undoTo(0)
+			st.undoTo(savepoint{})
 			continue
 		}
 		for i := range st.changes {
 			l.apply(&st.changes[i])
 		}
 		clear(st.changes)
-		st.changes, st.mark = st.changes[:0], 0
+		st.changes = st.changes[:0]
+		st.answered()
 	}
 	l.sweepTouched(touched)
 	l.ended.Broadcast()
 }
 
 // undo undoes all that st stages.
-func (l *Ledger) undo(st *Stage) { l.undoTo(st, 0) }
+func (l *Ledger) undo(st *Stage) { l.undoTo(st, savepoint{}) }
 
-// undoTo undoes what st stages from change number n on.
-func (l *Ledger) undoTo(st *Stage, n int) {
-	touched := st.appendBlocks(l.touched[:0], n)
-	st.undoTo(n)
+// undoTo undoes what st stages after a savepoint.
+func (l *Ledger) undoTo(st *Stage, sp savepoint) {
+	touched := st.appendBlocks(l.touched[:0], sp.changes)
+	st.undoTo(sp)
 	l.sweepTouched(touched)
 }
 
@@ -464,7 +525,7 @@ func (l *Ledger) undoTo(st *Stage, n int) {
 func (st *Stage) appendBlocks(touched []*block, n int) []*block {
 	for i := n; i < len(st.changes); i++ {
 		switch c := &st.changes[i]; c.kind {
-		case claimed, released, extended:
+		case claimed, released, extended, moved:
 			touched = append(touched, c.lease.block)
 		case granted:
 			touched = append(touched, c.block)
@@ -503,6 +564,10 @@ func (l *Ledger) apply(c *change) {
 		}
 	case granted:
 		c.block.staged = false
+	case adjusted:
+		c.before.pool.staged = false
+	case moved:
+		c.lease.owner = nil
 	case extended:
 		c.lease.owner = nil
 		l.disarm(c.lease)

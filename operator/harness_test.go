@@ -55,7 +55,8 @@ type stand struct {
 	tracker clienttesting.ObjectTracker
 	objects clienttesting.ObjectTracker // ours
 	version atomic.Int64
-	writes  sync.Mutex // one at a time, as in an API server
+	writes  sync.Mutex                       // one at a time, as in an API server
+	webhook func(clienttesting.Action) error // refuses writes of our objects; nil: none
 }
 
 func newStand(t *testing.T) *stand {

@@ -64,6 +64,11 @@ func (s *stand) dynamic(cut *atomic.Bool) dynamic.Interface {
 // objectRules are an API server's for what is written: versions, parts, and
 // preconditions.
 func (s *stand) objectRules(action clienttesting.Action) (bool, runtime.Object, error) {
+	if s.webhook != nil {
+		if err := s.webhook(action); err != nil {
+			return true, nil, err
+		}
+	}
 	s.writes.Lock()
 	defer s.writes.Unlock()
 	get := func(name string) (*unstructured.Unstructured, error) {
@@ -213,8 +218,6 @@ func TestPoolsAreTakenOver(t *testing.T) {
 				advance(5 * time.Second)
 				two := s.start("two", nil, poolArgs()...)
 				advance(time.Minute)
-				term := s.set("a").Annotations["cadastre.dev/operator-term"]
-				s.Expect(term).To(HavePrefix("one_"))
 				had := []string{s.blocks("a")[0], s.blocks("b")[0]}
 				if how == "stopped" {
 					s.Expect(one.stop()).To(BeZero())
@@ -223,16 +226,80 @@ func TestPoolsAreTakenOver(t *testing.T) {
 					s.Expect(<-one.code).To(Equal(exitFailed))
 				}
 				advance(30 * time.Second)
-				s.Expect(s.set("a").Annotations["cadastre.dev/operator-term"]).To(HavePrefix("two_"), "%s", &two.log)
 				s.addNode("c")
 				s.addSet("c")
 				advance(10 * time.Second)
 				s.Expect([]string{s.blocks("a")[0], s.blocks("b")[0]}).To(Equal(had))
-				s.Expect(s.blocks("c")).To(Equal([]string{"10.3.0.32/28"}))
+				s.Expect(s.blocks("c")).To(Equal([]string{"10.3.0.32/28"}), "%s", &two.log)
 				s.Expect(two.stop()).To(BeZero())
 			})
 		})
 	}
+}
+
+// TestOneSetThatRefusesWritesDelaysNoOther: an admission webhook refuses every write of one
+// NetResourceSet, also its deletion, before and after a takeover.
+func TestOneSetThatRefusesWritesDelaysNoOther(t *testing.T) {
+	bubble(t, func(s *stand) {
+		refused := func(name string) error {
+			if name != "a" {
+				return nil
+			}
+			return apierrors.NewForbidden(sets().GroupResource(), name, errors.New("denied by a webhook"))
+		}
+		s.webhook = func(action clienttesting.Action) error {
+			switch a := action.(type) {
+			case clienttesting.UpdateActionImpl:
+				return refused(a.GetObject().(*unstructured.Unstructured).GetName())
+			case clienttesting.DeleteActionImpl:
+				return refused(a.GetName())
+			}
+			return nil
+		}
+		s.addPool()
+		for _, name := range []string{"a", "b", "c"} {
+			s.addNode(name)
+			s.addSet(name)
+		}
+		for _, name := range []string{"one", "two"} {
+			p := s.start(name, nil, poolArgs("--netresource-orphan-interval=10s")...)
+			advance(time.Minute)
+			s.Expect(s.blocks("a")).To(BeEmpty())
+			s.Expect(s.blocks("b")).To(HaveLen(1), "%s", &p.log)
+			s.Expect(s.blocks("c")).To(HaveLen(1), "%s", &p.log)
+			if name == "two" {
+				for _, gone := range []string{"a", "b", "c"} {
+					s.Expect(s.tracker.Delete(nodes(), "", gone)).To(Succeed())
+				}
+				advance(time.Minute)
+				s.Expect(s.set("a")).NotTo(BeNil())
+				s.Expect(s.set("b")).To(BeNil(), "%s", &p.log)
+				s.Expect(s.set("c")).To(BeNil(), "%s", &p.log)
+			}
+			s.Expect(p.stop()).To(BeZero())
+			advance(time.Minute)
+		}
+	})
+}
+
+// TestNodesOfAddressPoolsWaitForNoBudget: --provider-qps limits requests to a cloud, and
+// AddressPools need none.
+func TestNodesOfAddressPoolsWaitForNoBudget(t *testing.T) {
+	bubble(t, func(s *stand) {
+		s.addPool()
+		const nodes = 16 // all blocks of the pool
+		p := s.start("one", nil, poolArgs("--provider-qps=0.01", "--provider-burst=1")...)
+		advance(10 * time.Second)
+		for i := range nodes {
+			s.addNode(fmt.Sprint("n", i))
+			s.addSet(fmt.Sprint("n", i))
+		}
+		advance(2 * time.Second)
+		for i := range nodes {
+			s.Expect(s.blocks(fmt.Sprint("n", i))).To(HaveLen(1), "%s", &p.log)
+		}
+		s.Expect(p.stop()).To(BeZero())
+	})
 }
 
 // TestPoolsOfADeposedOperator: nothing is written, and the process ends.

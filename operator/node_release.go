@@ -37,7 +37,8 @@ func nodeReleaseCmd(h host) *cobra.Command {
 		Long: `release releases the ID and the claims of a node, and with them its subnets, so
 that another node can get them. The node must be gone for good: if pods of it still
 run, they share their addresses with pods of another node. release refuses a node
-whose agent has sent a beat within --fresh, unless --force is given. If the agent
+whose agent has sent a beat within --fresh, unless --force is given. A node's clock
+may be slow, so release looks for a beat for half of that time first. If the agent
 may still allocate, because its last beat is younger than --node-id-expire and does
 not announce its end, other nodes wait until that time is over.
 
@@ -97,6 +98,7 @@ func releaseNode(cmd *cobra.Command, h host, o commandLine, gone nodesync.Gone) 
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	gone.Watch = gone.Fresh / 2 // an agent beats at least as often
 	gone.Claims = &claims.Register{Store: store, Fresh: gone.Fresh, Expire: gone.Expire}
 	return nodesync.Release(cmd.Context(), store, gone, time.Now())
 }

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -19,6 +20,21 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 )
+
+// beating is a store in which a node with a slow clock beats after the first list.
+type beating struct {
+	kvdb.Store
+	beat func()
+}
+
+func (b *beating) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue, int64, error) {
+	kvs, revision, err := b.Store.List(ctx, prefixes...)
+	if b.beat != nil {
+		b.beat()
+		b.beat = nil
+	}
+	return kvs, revision, err
+}
 
 // TestNodeRelease: a person releases a node that is gone; one whose agent was
 // there a moment ago only by force.
@@ -38,6 +54,9 @@ func TestNodeRelease(t *testing.T) {
 	claimKey := kv.PrefixClaimKey(claim.Network, netip.MustParsePrefix(claim.Prefix), claim.Node)
 	put(claimKey, claim)
 	put(kv.BeatKey(6), &kv.NodeBeat{Id: 6, Instance: "i6", Generation: 1, Session: "s", At: time.Now().UnixNano()})
+	slow := &kv.NodeBeat{Id: 7, Instance: "i7", Generation: 1, Session: "s", At: time.Now().Add(-24 * time.Hour).UnixNano()}
+	put(kv.NodeRecordKey(7), &kv.NodeRecord{Id: 7, Name: "n7", Instance: "i7", Generation: 1})
+	put(kv.BeatKey(7), slow)
 	var asked commandLine
 	h := host{
 		clients: func(o commandLine) (clients, error) {
@@ -48,7 +67,7 @@ func TestNodeRelease(t *testing.T) {
 		},
 		store: func(o storeOptions, _ clients, _ *slog.Logger) (kvdb.Store, error) {
 			g.Expect(o.kind).To(Equal(storeKubernetes))
-			return unclosed{store}, nil
+			return &beating{unclosed{store}, func() { put(kv.BeatKey(7), slow) }}, nil
 		},
 	}
 	for _, x := range []struct {
@@ -60,6 +79,8 @@ func TestNodeRelease(t *testing.T) {
 		{"node release n5", exitFailed, "", "cadastre-operator: node release: release the ID of node n5: no node of this name holds an ID"},
 		{"node release n6", exitFailed, "", "the node's agent was there not long ago"},
 		{"node release n6 --force", 0, "released node ID 6 of n6\n", ""},
+		{"node release n7 --fresh=200ms", exitFailed, "", "correct the clock of the node"},
+		{"node release n7 --fresh=200ms --force", 0, "released node ID 7 of n7\n", ""},
 		{"node release n6 --kubeconfig=none", exitFailed, "", "there is no such file"},
 		{"node release", exitUsage, "", "0 arguments: want one NAME"},
 		{"node", exitUsage, "", "see: cadastre-operator --help"},

@@ -132,9 +132,9 @@ func (o *poolOptions) register(fs *pflag.FlagSet, providers string) {
 		&o.qps,
 		flagProviderQPS,
 		20,
-		"limit of requests a second to the provider, of all nodes and controllers together; negative for none",
+		"limit of requests a second to the cloud, of all nodes and controllers together; negative for none",
 	)
-	fs.IntVar(&o.burst, flagProviderBst, 30, "burst of requests to the provider")
+	fs.IntVar(&o.burst, flagProviderBst, 30, "burst of requests to the cloud")
 	o.cloud.register(fs)
 }
 

@@ -20,8 +20,6 @@ const statusInterval = 30 * time.Second
 // source is the source of the nodes' addresses for one leadership.
 type source struct {
 	provider netresource.AllocationImplementation
-	// qps limits the manager's calls; negative if the provider limits its requests.
-	qps float64
 	// consistency is the time after which a reading shows all earlier changes; negative
 	// if each reading does.
 	consistency time.Duration
@@ -38,8 +36,7 @@ func (p *operator) addresses(term *runner.Term) source {
 	return p.addressPools()
 }
 
-// cloudPool returns addresses of the interfaces of machines. The provider's requests pass
-// its own budget, so the manager does not limit its calls.
+// cloudPool returns addresses of the interfaces of machines.
 func (p *operator) cloudPool(term *runner.Term) source {
 	o := p.options.netresource
 	consistency, orphanAge := cmp.Or(o.cloud.consistency, -1), cmp.Or(o.cloud.orphanAge, -1) // 0 stands for defaults
@@ -55,7 +52,6 @@ func (p *operator) cloudPool(term *runner.Term) source {
 			Fence:       term.Check,
 			Log:         p.log,
 		}),
-		qps:         -1,
 		consistency: consistency,
 		reads:       "the machines of the cloud are being read",
 		follow:      func(ctx context.Context, then func(context.Context) error) error { return then(ctx) },
@@ -69,7 +65,6 @@ func (p *operator) addressPools() source {
 	provider := clusterpool.New(clusterpool.Config{CoolDown: o.coolDown, Pre: o.preAllocate})
 	return source{
 		provider:    provider,
-		qps:         o.qps,
 		consistency: -1,
 		reads:       "the AddressPools are being read",
 		follow: func(ctx context.Context, then func(context.Context) error) error {

@@ -297,13 +297,10 @@ func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error)
 		Log:            p.log,
 		Workers:        int64(o.workers),
 		ResyncInterval: o.resync,
-		QPS:            source.qps,
-		Burst:          o.burst,
 		ReleaseExcess:  o.release,
 		ReleaseDelay:   cmp.Or(o.releaseDelay, -1), // 0 would stand for the default
 		Consistency:    source.consistency,
 		Fence:          term.Check,
-		Term:           term.Term(),
 		Since:          term.Since(),
 	})
 	if err != nil {
@@ -326,7 +323,7 @@ func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error)
 			return pods.Follow(ctx, m.Recount, func(ctx context.Context) error {
 				waiting.Store("the Nodes are being read")
 				return sweeper.Follow(ctx, func(ctx context.Context) error {
-					waiting.Store("the NetResourceSets are being read and taken over")
+					waiting.Store("the NetResourceSets are being read")
 					return client.Run(ctx, m)
 				})
 			})

@@ -5,13 +5,8 @@ package southbound
 
 import (
 	"context"
-	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/internal/backoff"
 )
@@ -34,8 +29,28 @@ const (
 type background struct {
 	mu     sync.Mutex
 	sweeps map[Descriptor]*plan
-	dirty  map[Descriptor]map[string]bool // keys that may not be complete any more; "": all
+	dirty  marks // values that may not be complete any more
 	repair plan
+	held   marks // values that differ, and are repaired later
+	resume plan  // of the comparison of held values
+}
+
+// marks holds keys of values by kind; "" stands for all values of the kind.
+type marks map[Descriptor]map[string]bool
+
+func (m marks) add(d Descriptor, key string) {
+	if m[d] == nil {
+		m[d] = map[string]bool{}
+	}
+	m[d][key] = true
+}
+
+func (m marks) addAll(more marks) {
+	for d, keys := range more {
+		for key := range keys {
+			m.add(d, key)
+		}
+	}
 }
 
 // plan holds the time of a piece of work.
@@ -45,12 +60,19 @@ type plan struct {
 }
 
 func newBackground() background {
-	return background{sweeps: map[Descriptor]*plan{}, dirty: map[Descriptor]map[string]bool{}}
+	return background{sweeps: map[Descriptor]*plan{}, dirty: marks{}, held: marks{}}
 }
 
 // request plans the work, unless it is planned already.
 func (p *plan) request(due time.Time) {
 	if p.due.IsZero() {
+		p.due = due
+	}
+}
+
+// hasten plans the work, no later than due.
+func (p *plan) hasten(due time.Time) {
+	if p.due.IsZero() || due.Before(p.due) {
 		p.due = due
 	}
 }
@@ -150,6 +172,7 @@ func (s *Scheduler) nextDue() (wait time.Duration, any bool) {
 		consider(p.due)
 	}
 	consider(s.work.repair.due)
+	consider(s.work.resume.due)
 	s.work.mu.Unlock()
 	return max(first.Sub(s.opt.Now()), 0), !first.IsZero()
 }
@@ -196,158 +219,7 @@ func (s *Scheduler) watch(ctx context.Context, d Descriptor, w Watcher) {
 		case <-ctx.Done():
 			return
 		case <-s.opt.After(policy.After(failures)):
-			s.changed(d, "") // what has changed in the meantime is not known
+			s.changed(d, "") // also if the next watch cannot begin
 		}
 	}
-}
-
-// changed plans the comparison of a value, or for "" of all values of a kind, with the
-// actual state.
-func (s *Scheduler) changed(d Descriptor, key string) {
-	s.work.mu.Lock()
-	defer s.work.mu.Unlock()
-	if s.work.dirty[d] == nil {
-		s.work.dirty[d] = map[string]bool{}
-	}
-	s.work.dirty[d][key] = true
-	s.work.repair.request(s.opt.Now().Add(repairDelay))
-	s.signal()
-}
-
-// repair compares the values that may have changed with the actual state, and makes those
-// that differ.
-func (s *Scheduler) repair(ctx context.Context) {
-	s.work.mu.Lock()
-	dirty := s.work.dirty
-	if !s.work.repair.taken(s.opt.Now()) {
-		s.work.mu.Unlock()
-		return
-	}
-	s.work.dirty = map[Descriptor]map[string]bool{}
-	s.work.mu.Unlock()
-
-	err := s.repairKeys(ctx, dirty)
-	s.work.mu.Lock()
-	defer s.work.mu.Unlock()
-	if err == nil || ctx.Err() != nil {
-		s.work.repair.failures = 0
-		return
-	}
-	s.opt.Log.Warn("compare with the actual state: repeated later", "error", err)
-	for d, keys := range dirty {
-		if s.work.dirty[d] == nil {
-			s.work.dirty[d] = keys
-		} else {
-			maps.Copy(s.work.dirty[d], keys)
-		}
-	}
-	s.work.repair.retry(s.opt.Now())
-}
-
-func (s *Scheduler) repairKeys(ctx context.Context, dirty map[Descriptor]map[string]bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.isClosed || !s.begun { // the first transaction is a resync, which compares all
-		return nil
-	}
-	r := s.begin(ctx, false)
-	r.prepared = true
-	keys, err := r.differing(dirty)
-	if err != nil || len(keys) == 0 {
-		return err
-	}
-	r.converge(keys)
-	if ctx.Err() != nil {
-		return nil // the values are compared by the resync of the next process
-	}
-	r.finish(s.policy)
-	for it, before := range r.before { // a repair does not count as an attempt
-		if before.err != nil && it.err != nil {
-			s.setRetry(it, before.retry)
-		}
-	}
-	s.requestSweeps(r, false)
-	s.opt.Log.Warn("made values again that another program had changed", "keys", keys, "error", r.report())
-	return nil
-}
-
-// differing takes the actual values of dirty keys as the made ones, and returns those that
-// differ. If one differs, the values that use it may be gone too, and are compared as well.
-// A few values of an Inspector are inspected, so that a transaction does not wait until all
-// of them are read. Of the failed values it returns those that a foreign object was in the
-// way of, and if all values of a kind are dirty, all of that kind.
-func (r *run) differing(dirty map[Descriptor]map[string]bool) (keys []string, err error) {
-	actual := map[Descriptor]map[string]proto.Message{}
-	read := func(d Descriptor) (err error) {
-		if actual[d] == nil {
-			actual[d], err = r.compared(d)
-		}
-		return err
-	}
-	var queue []string
-	for d, some := range dirty {
-		queue = slices.AppendSeq(queue, maps.Keys(some))
-		if !some[""] {
-			continue
-		}
-		if err := read(d); err != nil {
-			return nil, err
-		}
-		for key := range actual[d] {
-			r.item(key).kind = d
-		}
-		for key, it := range r.s.items {
-			if it.kind == d {
-				queue = append(queue, key)
-			}
-		}
-	}
-	seen := map[string]bool{}
-	for ; len(queue) > 0; queue = queue[1:] {
-		it := r.s.items[queue[0]]
-		if it == nil || it.kind == nil || seen[it.key] {
-			continue
-		}
-		seen[it.key] = true
-		differs, known := false, false
-		if actual[it.kind] == nil && len(dirty[it.kind]) <= inspections {
-			differs, known = r.inspect(it)
-		}
-		if !known {
-			if err := read(it.kind); err != nil {
-				return nil, err
-			}
-			if m := actual[it.kind][it.key]; !it.equal(m) {
-				r.touch(it)
-				r.setMade(it, m)
-				differs = true
-			}
-		}
-		if it.err != nil && (dirty[it.kind][""] || dirty[it.kind][it.key] && errors.Is(it.err, ErrForeign)) {
-			keys = append(keys, it.key)
-		}
-		if differs {
-			keys = append(keys, it.key)
-			for user := range r.s.users[it.key] {
-				queue = append(queue, user.key)
-			}
-		}
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys), nil
-}
-
-// inspect reports whether the made value of an item differs from the actual state; such a
-// value is made again as if it were new. known is false if only Retrieve can tell.
-func (r *run) inspect(it *item) (differs, known bool) {
-	d, ok := it.kind.(Inspector)
-	if !ok || it.made == nil || it.doubt != sure {
-		return false, false
-	}
-	if err := guard(func() error { return d.Inspect(r.ctx, it.key, it.made) }); err != nil {
-		r.touch(it)
-		it.doubt = unread
-		return true, true
-	}
-	return false, true
 }

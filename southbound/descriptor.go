@@ -16,6 +16,11 @@ import (
 // A descriptor never changes such an object.
 var ErrForeign = errors.New("an object of another program is in the way")
 
+// ErrGone is wrapped by errors about a value whose owner has ended, such as a pod whose network
+// namespace is gone. The value is not made again: it waits until nothing wants it any more. In
+// a transaction that reverts on failure, the error is one like any other.
+var ErrGone = errors.New("its owner has ended")
+
 // Descriptor makes the values of one kind true. The scheduler calls it from one goroutine
 // at a time, except for Sweep and Watch.
 type Descriptor interface {
@@ -94,9 +99,11 @@ type Noter interface {
 
 // Watcher is a Descriptor that notices changes by other programs. Watch calls changed
 // with the key of each value that may not be complete any more, or with "" if all may be,
-// until ctx ends. The scheduler compares these values with the actual state and repairs
-// them. It also tries failed values again, if what was in their way may be gone: with "" all
-// of them, with a key if that was a foreign object.
+// until ctx ends. Once its subscription stands, Watch calls changed with "", because no
+// earlier change was announced; a Watcher that compares periodically need not. The scheduler
+// compares these values with the actual state and repairs them; see Repairs in the package.
+// It also tries failed values again, if what was in their way may be gone: with "" all of
+// them, with a key if that was a foreign object.
 type Watcher interface {
 	Watch(ctx context.Context, changed func(key string)) error
 }

@@ -39,6 +39,15 @@
 // requires, until a newer transaction covers them. It does not repeat values that can never be
 // made: only a newer value corrects them.
 //
+// # Repairs
+//
+// Run compares the values that a Watcher announces with the actual state, and makes those
+// that differ. The first and the second repair of a value come at once. From the third within
+// a minute each repair waits twice as long as the one before, up to 20 s, because another
+// program insists as well. A note of the status names such values, and a value that waits
+// counts as failed. A value that differs because a value that it depends on does, is repaired
+// with that value and does not count. After a minute without a repair all is forgotten.
+//
 // # Late descriptors
 //
 // A Late is a scheduler whose descriptors need another program, such as VPP. Run opens them;

@@ -73,6 +73,9 @@ func (it *item) substituted() bool {
 // ready reports whether a value is made and does not only stand in for the wanted one.
 func (it *item) ready() bool { return it.made != nil && !it.stands }
 
+// gone reports whether the value waits for its release: its owner has ended.
+func (it *item) gone() bool { return errors.Is(it.err, ErrGone) }
+
 // unchanged reports whether the made value is the wanted one, as far as is known.
 func (it *item) unchanged() bool { return it.doubt == sure && it.err == nil && it.equal(it.wanted) }
 

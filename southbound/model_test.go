@@ -261,13 +261,14 @@ func (m model) all() controller.Transaction {
 	return txn
 }
 
-// lost lets the scheduler compare all values with the world.
+// lost lets the scheduler compare all values with the world, after a quiet minute.
 func (s *Scheduler) lost(ctx context.Context, g Gomega) {
-	dirty := map[Descriptor]map[string]bool{}
+	dirty := marks{}
 	for _, d := range s.kinds {
-		dirty[d] = map[string]bool{"": true}
+		dirty.add(d, "")
 	}
-	err := s.repairKeys(ctx, dirty)
+	clear(s.repairs)
+	err := s.repairValues(ctx, dirty)
 	if err != nil && !errors.Is(err, errInjected) {
 		g.Expect(err).NotTo(HaveOccurred())
 	}

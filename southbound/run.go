@@ -92,7 +92,7 @@ func (r *run) converged(it *item) bool {
 	if len(r.s.missing(it)) > 0 {
 		return !it.ready()
 	}
-	return it.equal(it.wanted)
+	return it.gone() || it.equal(it.wanted)
 }
 
 // closure returns the items of keys and those that depend on them, in order.
@@ -347,6 +347,13 @@ func (r *run) removeUsers(it *item) bool {
 
 func (r *run) fail(it *item, err error) {
 	r.touch(it)
+	if errors.Is(err, ErrGone) && !r.reverts {
+		if !it.gone() {
+			r.s.opt.Log.Info("a value waits for its release: its owner has ended", "key", it.key, "reason", err)
+		}
+		it.err = err
+		return
+	}
 	it.err = err
 	r.failed[it.key] = err
 	r.stopped = r.stopped || r.reverts

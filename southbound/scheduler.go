@@ -35,8 +35,9 @@ type Options struct {
 	OnFailure func(key string, err error)
 	// Spare reports whether an actual value stays although nothing wants it, because the
 	// wanted values are not known completely. It is asked by each comparison with the actual
-	// state, may be nil, and must not call the Scheduler.
-	Spare func(key string) bool
+	// state, may be nil, and must not call the Scheduler. An update that deletes such a value
+	// removes it.
+	Spare func(key string, actual proto.Message) bool
 	Now   func() time.Time                     // nil: time.Now
 	After func(time.Duration) <-chan time.Time // nil: time.After
 }
@@ -55,6 +56,8 @@ type Scheduler struct {
 	users    map[string]map[*item]int // by key: the items that need or use it, and how often
 	retries  map[*item]struct{}       // that are to be tried again
 	policy   controller.Retry         // of the last transaction, for repairs
+	repairs  repairs
+	spared   map[string]proto.Message // actual values that Options.Spare has kept
 
 	work background
 }
@@ -81,6 +84,8 @@ func New(opt Options, descriptors ...Descriptor) *Scheduler {
 		items:   map[string]*item{},
 		users:   map[string]map[*item]int{},
 		retries: map[*item]struct{}{},
+		repairs: repairs{},
+		spared:  map[string]proto.Message{},
 		work:    newBackground(),
 	}
 }
@@ -155,6 +160,7 @@ func (r *run) read(values []controller.Value) (wants []controller.Value) {
 // want records what an update wants, and returns the keys that differ from what is made.
 func (r *run) want(wants []controller.Value) (keys []string) {
 	for _, v := range wants {
+		r.unspare(v)
 		it := r.s.items[v.Key]
 		if it == nil {
 			if v.Message == nil {
@@ -245,11 +251,34 @@ func (r *run) compared(d Descriptor) (map[string]proto.Message, error) {
 	if r.s.opt.Spare == nil {
 		return actual, err
 	}
-	maps.DeleteFunc(actual, func(key string, _ proto.Message) bool {
+	if err != nil {
+		return actual, err
+	}
+	maps.DeleteFunc(r.s.spared, func(key string, _ proto.Message) bool { return d.Handles(key) })
+	maps.DeleteFunc(actual, func(key string, m proto.Message) bool {
 		it := r.s.items[key]
-		return (it == nil || it.wanted == nil && it.made == nil) && r.s.opt.Spare(key)
+		spare := (it == nil || it.wanted == nil && it.made == nil) && r.s.opt.Spare(key, m)
+		if spare {
+			r.s.spared[key] = m
+		}
+		return spare
 	})
-	return actual, err
+	return actual, nil
+}
+
+// unspare makes a spared value an item again if the update deletes it. A value that is
+// wanted now is made as any other: its descriptor finds what is there.
+func (r *run) unspare(v controller.Value) {
+	actual, spared := r.s.spared[v.Key]
+	if !spared {
+		return
+	}
+	delete(r.s.spared, v.Key)
+	if v.Message == nil {
+		it := r.item(v.Key)
+		r.touch(it)
+		r.setMade(it, actual)
+	}
 }
 
 // adopt takes the actual values of a kind as the made ones.

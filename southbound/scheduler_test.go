@@ -61,7 +61,7 @@ func TestValuesThatAreSparedStay(t *testing.T) {
 	g, w := NewWithT(t), newWorld()
 	w.values["a/old"], w.values["c/old"] = "x", "x"
 	spare := true
-	s := New(Options{Spare: func(key string) bool { return spare && key[0] == 'a' }}, w.parts()...)
+	s := New(Options{Spare: func(key string, _ proto.Message) bool { return spare && key[0] == 'a' }}, w.parts()...)
 	g.Expect(s.Commit(t.Context(), resync(is("a/1", "x"), is("a/2", "x")))).To(Succeed())
 	g.Expect(w.values).To(Equal(map[string]string{"a/old": "x", "a/1": "x", "a/2": "x"}))
 	for _, d := range s.kinds {
@@ -79,6 +79,20 @@ func TestValuesThatAreSparedStay(t *testing.T) {
 	s.work.repair.due = time.Time{}.Add(1)
 	s.repair(t.Context())
 	g.Expect(w.values).To(Equal(map[string]string{"a/1": "x"}))
+}
+
+// A spared value ends with an update that deletes its key, as the DEL of a pod does whose
+// lease was lost. Others stay.
+func TestASparedValueEndsWhenItIsDeleted(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	w.values["a/old"], w.values["a/older"] = "x", "x"
+	s := New(Options{Spare: func(key string, actual proto.Message) bool { return actual != nil }}, w.parts()...)
+	g.Expect(s.Commit(t.Context(), resync(is("a/1", "x")))).To(Succeed())
+	g.Expect(s.Commit(t.Context(), update(is("a/old", ""), is("a/unknown", "")))).To(Succeed())
+	g.Expect(w.values).To(Equal(map[string]string{"a/older": "x", "a/1": "x"}))
+	g.Expect(s.Commit(t.Context(), resync(is("a/1", "x")))).To(Succeed())
+	g.Expect(w.values).To(Equal(map[string]string{"a/older": "x", "a/1": "x"}))
+	g.Expect(w.wrong).To(BeEmpty())
 }
 
 // TestAnUpdateCostsItsKeys makes a thousand values and changes one.

@@ -26,10 +26,11 @@ type Status struct {
 // Pending names a value that is wanted and waits for others.
 type Pending struct {
 	Key      string
-	WaitsFor []string // keys of values that are not made
+	WaitsFor []string // keys of values that are not made, or its own release
 }
 
-// Failed names a value whose last attempt failed.
+// Failed names a value whose last attempt failed, or that another program has changed so often
+// that its next repair waits.
 type Failed struct {
 	Key     string
 	Error   string
@@ -47,6 +48,8 @@ func (s *Scheduler) Status() Status {
 			st.Made++
 		}
 		switch {
+		case it.gone():
+			st.Pending = append(st.Pending, Pending{it.key, []string{"its release: " + it.err.Error()}})
 		case it.err != nil:
 			f := Failed{Key: it.key, Error: it.err.Error(), Foreign: errors.Is(it.err, ErrForeign)}
 			if it.retry != nil {
@@ -56,6 +59,15 @@ func (s *Scheduler) Status() Status {
 		case it.wanted != nil && !it.ready():
 			st.Pending = append(st.Pending, Pending{it.key, s.missing(it)})
 		}
+	}
+	for key, r := range s.repairs {
+		if it := s.items[key]; it != nil && it.err == nil && !r.due.IsZero() {
+			text := fmt.Sprintf("another program has changed it again, after %d repairs", r.count)
+			st.Failed = append(st.Failed, Failed{Key: key, Error: text, Retry: r.due})
+		}
+	}
+	if note := s.repairs.note(s.opt.Now()); note != "" {
+		st.Notes = append(st.Notes, note)
 	}
 	for _, d := range s.kinds {
 		if n, ok := d.(Noter); ok {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -31,6 +32,7 @@ var errInjected = errors.New("input/output error")
 // refuses what no kernel would do: a value whose dependencies are not there, and the
 // removal of a value that another one uses.
 type world struct {
+	mu      sync.Mutex // for a test that reads values while the scheduler runs
 	values  map[string]string
 	wrong   []string // breaches of the contract of a Descriptor
 	log     []string
@@ -67,14 +69,30 @@ func (w *world) breach(format string, args ...any) {
 }
 
 // clone copies the values.
-func (w *world) clone() map[string]string { return maps.Clone(w.values) }
+func (w *world) clone() map[string]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.values)
+}
+
+func (w *world) set(key, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.values[key] = text
+}
 
 // lose removes a value and those that need it, as a kernel does with a link.
 func (w *world) lose(key string) {
-	delete(w.values, key)
-	for k, v := range w.values {
-		if slices.Contains(needs(v), key) {
-			w.lose(k)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	gone := []string{key}
+	for len(gone) > 0 {
+		key, gone = gone[0], gone[1:]
+		delete(w.values, key)
+		for k, v := range w.values {
+			if slices.Contains(needs(v), key) {
+				gone = append(gone, k)
+			}
 		}
 	}
 }
@@ -124,7 +142,7 @@ func (p part) Create(ctx context.Context, key string, m proto.Message) error {
 	if err := p.call(ctx, "create", key); err != nil {
 		return err
 	}
-	p.values[key] = text(m)
+	p.set(key, text(m))
 	return nil
 }
 
@@ -145,7 +163,7 @@ func (p part) Update(ctx context.Context, key string, before, m proto.Message) e
 	if err := p.call(ctx, "update", key); err != nil {
 		return err
 	}
-	p.values[key] = text(m)
+	p.set(key, text(m))
 	return nil
 }
 
@@ -162,7 +180,9 @@ func (p part) Delete(ctx context.Context, key string, _ proto.Message) error {
 	p.unused("delete", key)
 	err := p.call(ctx, "delete", key)
 	if err == nil || p.halfway {
+		p.mu.Lock()
 		delete(p.values, key)
+		p.mu.Unlock()
 	}
 	return err
 }
@@ -174,7 +194,7 @@ func (p part) Retrieve(ctx context.Context, wanted []controller.Value) (all []co
 	if err := p.call(ctx, "retrieve", p.prefix); err != nil {
 		return nil, err
 	}
-	for k, v := range p.values {
+	for k, v := range p.clone() {
 		if p.Handles(k) {
 			all = append(all, controller.Value{Key: k, Message: wrapperspb.String(v)})
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/cadastre/cadastre/vpp"
 	"github.com/cadastre/cadastre/vpp/vppmodel"
 	"github.com/cadastre/cadastre/vpp/vpptest"
+	"github.com/cadastre/cadastre/witness/kernel"
 )
 
 // vswitch is the VPP of a test: a model, or a real one.
@@ -250,6 +251,15 @@ func (l *lab) values() wanted {
 	return all
 }
 
+// namespaceAt returns the identity of the network namespace that a path names.
+func namespaceAt(t testing.TB, path string) *kv.NetworkNamespace {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	id, err := kernel.Identify(path, strings.TrimSpace(string(boot)))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return id.Message()
+}
+
 // pod returns a pod in a namespace.
 func (l *lab) pod(n int, name, ip, network string, table uint32) *kv.PodNetwork {
 	return &kv.PodNetwork{
@@ -257,7 +267,7 @@ func (l *lab) pod(n int, name, ip, network string, table uint32) *kv.PodNetwork 
 		Addresses: []string{ip + "/24"}, Gateways: []string{"10.1.5.1"},
 		Routes: []*kv.Route{{Dst: "0.0.0.0/0", Gateway: "10.1.5.1"}},
 		Wire: &kv.Wire{
-			Netns: l.pods[n].Path(), HostIfName: "cad00000000000" + name, Mtu: 1450, Pool: network, Table: table,
+			Netns: l.pods[n].Path(), Namespace: namespaceAt(l.t, l.pods[n].Path()), HostIfName: "cad00000000000" + name, Mtu: 1450, Pool: network, Table: table,
 			HostMac: "0a:58:00:00:01:0" + fmt.Sprint(n), PodMac: "0a:58:00:00:02:0" + fmt.Sprint(n),
 		},
 	}

@@ -205,7 +205,7 @@ func TestACrashBetweenAnyTwoRequests(t *testing.T) {
 			l.must(l.resync(w))
 			l.inspect(w)
 			l.Expect(l.objects()).To(Equal(made), "remove %t, request %d", remove, n)
-			n += max(0, effort.CI-effort.Level(t)) // fewer of them while one works on the code
+			n += max(0, effort.Nightly-effort.Level(t)) // fewer of them while one works on the code
 		}
 	}
 }

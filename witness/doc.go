@@ -6,6 +6,9 @@
 // read by the package of its name below this one; the types here are the views that
 // they return, and World.Verdict compares one lease with them.
 //
+// An address on a link is evidence only if packets for it arrive there: World.Sightings
+// decides that, with the routes of the host, its bridges, and what runtimes have assigned.
+//
 // # Ownership and concurrency
 //
 // A view is immutable after its reader has returned it: any goroutine may read it.

@@ -6,6 +6,8 @@ package witness
 import (
 	"net/netip"
 	"time"
+
+	"github.com/cadastre/cadastre/api/kv"
 )
 
 // KernelView holds the network namespaces of this node.
@@ -27,15 +29,23 @@ type NamespaceID struct{ Dev, Inode uint64 }
 // Namespace holds one network namespace.
 type Namespace struct {
 	// ID is zero if only the host's links lead to the namespace: then NSID names it.
-	ID    NamespaceID
-	NSID  int      // the ID in the host's namespace, as "ip netns list-id" shows it; -1: none
-	Host  bool     // the namespace of the host
-	Paths []string // its files, sorted: bind mounts, and /proc/PID/ns/net of its first process
-	Links []Link
+	ID NamespaceID
+	// Cookie is a number that the kernel gives to no other namespace until the next boot,
+	// 0 if the reader may not enter the namespace, and before Linux 5.14.
+	Cookie uint64
+	NSID   int  // the ID in the host's namespace, as "ip netns list-id" shows it; -1: none
+	Host   bool // the namespace of the host
+	// Counts says that the namespace has to do with this node: it is the host's, a link leads
+	// from it to the host's, or a lease, the runtime, Docker's sandbox folder or libcni's
+	// cache names it. Any user of the node can make others.
+	Counts bool
+	Paths  []string // its files, sorted: bind mounts, and /proc/PID/ns/net of its first process
+	Links  []Link
 	// RoutesHidden means that the reader may not read the routes: Routes is empty and
 	// proves nothing.
 	RoutesHidden bool
-	Routes       []Route
+	Routes       []Route     // of the main table
+	OtherRoutes  []Route     // of further tables, of the host only
 	Neighbours   []Neighbour // of the host only
 }
 
@@ -47,15 +57,21 @@ type Link struct {
 	MAC    string
 	Up     bool
 	Peer   int // index of the other end of a veth, in its namespace; 0: none
+	Lower  int // index of the link below, such as that of a macvlan, in its namespace; 0: none
 	Master int // index of the bridge; 0: none
-	Addrs  []netip.Prefix
+	// Away says that Peer or Lower is in another namespace, which has the ID NSID in the host's.
+	Away     bool
+	NSID     int
+	Loopback bool
+	Addrs    []netip.Prefix
 }
 
-// Route holds a unicast route of the main table.
+// Route holds a unicast route.
 type Route struct {
 	Dst     netip.Prefix // 0.0.0.0/0 and ::/0: default
 	Gateway netip.Addr   // the zero Addr: on the link
 	Link    int
+	Table   uint32 // 0: the main one
 }
 
 // Neighbour holds an entry of the ARP or ND cache.
@@ -85,6 +101,12 @@ func (v *KernelView) Find(a netip.Addr) (places []Place) {
 		}
 	}
 	return places
+}
+
+// Identity returns the identity of the namespace in a boot. It is not known if only the
+// host's links lead to the namespace.
+func (n *Namespace) Identity(boot string) kv.NetNSID {
+	return kv.NetNSID{Boot: boot, Dev: n.ID.Dev, Inode: n.ID.Inode, Cookie: n.Cookie}
 }
 
 // At returns the namespace that a file names, nil if there is none.

@@ -65,6 +65,7 @@ type Report struct {
 	Name    Name
 	State   State
 	Reason  string    // of Missing and NotApplicable
+	Absent  bool      // of Missing: this node does not have the source at all
 	Source  string    // what was read, such as "containerd 2.1.4 at /run/containerd/containerd.sock"
 	Limits  string    // what the witness cannot prove here; "": nothing
 	Read    time.Time // time of the last view; zero: none yet
@@ -83,5 +84,5 @@ func ReportOf(name Name, err error) Report {
 		reason = strings.TrimPrefix(reason, ErrNotApplicable.Error()+": ")
 		return Report{Name: name, State: NotApplicable, Reason: reason}
 	}
-	return Report{Name: name, State: Missing, Reason: err.Error()}
+	return Report{Name: name, State: Missing, Reason: err.Error(), Absent: Absent(err)}
 }

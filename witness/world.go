@@ -5,6 +5,8 @@ package witness
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cadastre/cadastre/ledger"
@@ -14,11 +16,14 @@ import (
 // applicable: Reports says which.
 type World struct {
 	Taken   time.Time
+	BootID  string   // of the machine; "": not known
 	Reports []Report // in the order of Names
 	Kernel  *KernelView
 	Runtime *RuntimeView
 	Engine  *EngineView
 	Cluster *ClusterView
+	// Attachments holds the CNI results of this node that libcni keeps.
+	Attachments []Attachment
 	// Driver is the name under which the engine knows our IPAM driver.
 	Driver string
 	// Unlisted holds the attachments that the last CNI GC of their network did not
@@ -135,20 +140,73 @@ func (w *World) ask(name Name, l ledger.Lease) (inUse bool, text string, known b
 	return false, "", false
 }
 
+// askKernel looks for a lease in the namespace that it has recorded. Without a recorded
+// identity it looks for the address in all namespaces that count.
 func (w *World) askKernel(l ledger.Lease) (inUse bool, text string, known bool) {
-	if places := w.Kernel.Find(l.Addr); len(places) > 0 {
-		p := places[0]
-		return true, fmt.Sprintf(
-			"link %s of network namespace %s has %s",
-			p.Link.Name,
-			p.Namespace.Label(),
-			l.Addr,
-		), true
+	if l.NetNSID.Known() {
+		return w.askRecorded(l)
 	}
-	if w.Kernel.Hidden != "" {
-		return false, "", false
+	for _, p := range w.Kernel.Find(l.Addr) {
+		if p.Namespace.Counts {
+			return true, p.has(l.Addr), true
+		}
+	}
+	if w.Kernel.Hidden != "" || l.NetNS != "" && w.Kernel.At(l.NetNS) != nil {
+		return false, "", false // the namespace at the path may be the pod's, or another one
 	}
 	return false, fmt.Sprintf("none of %d network namespaces has %s", len(w.Kernel.Namespaces), l.Addr), true
+}
+
+// askRecorded looks for the namespace that a lease has recorded. The path of the lease proves
+// nothing: another namespace can be there.
+func (w *World) askRecorded(l ledger.Lease) (inUse bool, text string, known bool) {
+	doubt := w.Kernel.Hidden != "" || w.BootID == ""
+	for i := range w.Kernel.Namespaces {
+		ns := &w.Kernel.Namespaces[i]
+		same, certain := ns.Identity(w.BootID).Is(l.NetNSID)
+		if certain && !same || ns.Host {
+			continue
+		}
+		for j := range ns.Links {
+			has := slices.ContainsFunc(ns.Links[j].Addrs, func(p netip.Prefix) bool { return p.Addr() == l.Addr })
+			if has && (certain || ns.Counts) {
+				return true, Place{ns, &ns.Links[j]}.has(l.Addr), true
+			}
+		}
+		if same {
+			return true, fmt.Sprintf("network namespace %s of the pod lives, without %s", ns.Label(), l.Addr), true
+		}
+		// Only links lead to a namespace without an ID: if it is the pod's, it has the address.
+		doubt = doubt || ns.ID != NamespaceID{}
+	}
+	if doubt {
+		return false, "", false
+	}
+	return false, fmt.Sprintf("none of %d network namespaces is %s, which had %s",
+		len(w.Kernel.Namespaces), l.NetNSID, l.Addr), true
+}
+
+// has says that a place has an address.
+func (p Place) has(a netip.Addr) string {
+	return fmt.Sprintf("link %s of network namespace %s has %s", p.Link.Name, p.Namespace.Label(), a)
+}
+
+// Unidentified reports whether it cannot be told if a namespace that the kernel shows is the
+// one of a lease of a pod: the lease has recorded too little.
+func (w *World) Unidentified(l ledger.Lease) bool {
+	if w.Kernel == nil || l.Purpose != ledger.ForPod || l.NetNS == "" {
+		return false
+	}
+	for i := range w.Kernel.Namespaces {
+		ns := &w.Kernel.Namespaces[i]
+		if _, certain := ns.Identity(w.BootID).Is(l.NetNSID); certain || ns.ID == (NamespaceID{}) {
+			continue
+		}
+		if l.NetNSID.Known() || slices.Contains(ns.Paths, l.NetNS) {
+			return true
+		}
+	}
+	return false
 }
 
 // Label names a namespace for people: "host", its first path, its inode, or its ID in

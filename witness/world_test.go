@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
 )
@@ -25,7 +26,7 @@ func TestVerdict(t *testing.T) {
 	empty := &witness.KernelView{Namespaces: []witness.Namespace{{Host: true}}}
 	hidden := &witness.KernelView{Hidden: "/run/netns/x: permission denied"}
 	used := func(hidden string) *witness.KernelView {
-		return &witness.KernelView{Hidden: hidden, Namespaces: []witness.Namespace{{Paths: []string{"/run/netns/x"}, Links: []witness.Link{
+		return &witness.KernelView{Hidden: hidden, Namespaces: []witness.Namespace{{Counts: true, Paths: []string{"/run/netns/x"}, Links: []witness.Link{
 			{Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(addr, 24)}},
 		}}}}
 	}
@@ -77,6 +78,55 @@ func TestVerdict(t *testing.T) {
 			NewWithT(t).Expect(got.Conclusion).To(Equal(c.want), "%+v", got)
 		})
 	}
+}
+
+// Only the namespace that a lease has recorded keeps it, whatever its path names now.
+func TestVerdictOnARecordedNamespace(t *testing.T) {
+	addr := netip.MustParseAddr("10.1.5.7")
+	own := kv.NetNSID{Boot: "b", Dev: 4, Inode: 100, Cookie: 7}
+	lease := func(id kv.NetNSID) ledger.Lease {
+		return ledger.Lease{Addr: addr, NetNS: "/run/netns/x", NetNSID: id, Key: ledger.Key{Network: "k8s", ContainerID: "c1"}}
+	}
+	noCookie := kv.NetNSID{Boot: "b", Dev: 4, Inode: 100}
+	link := []witness.Link{{Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(addr, 24)}}}
+	ns := func(inode, cookie uint64, links []witness.Link) witness.Namespace {
+		return witness.Namespace{Counts: true, ID: witness.NamespaceID{Dev: 4, Inode: inode}, Cookie: cookie, Paths: []string{"/run/netns/x"}, Links: links}
+	}
+	for name, c := range map[string]struct {
+		lease        ledger.Lease
+		boot         string
+		namespace    witness.Namespace
+		want         witness.Conclusion
+		unidentified bool
+	}{
+		"its own, with the address":              {lease(own), "b", ns(100, 7, link), witness.Alive, false},
+		"its own, without the address":           {lease(own), "b", ns(100, 7, nil), witness.Alive, false},
+		"a later one with its inode":             {lease(own), "b", ns(100, 8, link), witness.Gone, false},
+		"another one at its path":                {lease(own), "b", ns(101, 8, link), witness.Gone, false},
+		"the same numbers after a reboot":        {lease(own), "c", ns(100, 7, link), witness.Gone, false},
+		"a boot that is not known":               {lease(own), "", ns(101, 8, nil), witness.Unproven, true},
+		"no cookie in the view":                  {lease(own), "b", ns(100, 0, nil), witness.Unproven, true},
+		"no cookie in the view, the address":     {lease(own), "b", ns(100, 0, link), witness.Alive, true},
+		"no cookie in the lease":                 {lease(noCookie), "b", ns(100, 7, nil), witness.Unproven, true},
+		"no cookie in the lease, another inode":  {lease(noCookie), "b", ns(101, 7, link), witness.Gone, false},
+		"nothing recorded, a namespace is there": {lease(kv.NetNSID{}), "b", ns(101, 7, nil), witness.Unproven, true},
+		"only a link leads there, the address":   {lease(own), "b", witness.Namespace{Counts: true, NSID: 3, Links: link}, witness.Alive, false},
+		"only a link leads there":                {lease(own), "b", witness.Namespace{Counts: true, NSID: 3}, witness.Gone, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w := witness.World{
+				BootID: c.boot, Runtime: &witness.RuntimeView{},
+				Kernel: &witness.KernelView{Namespaces: []witness.Namespace{{Host: true, Counts: true}, c.namespace}},
+			}
+			got := w.Verdict(c.lease)
+			g.Expect(got.Conclusion).To(Equal(c.want), "%+v", got)
+			g.Expect(w.Unidentified(c.lease)).To(Equal(c.unidentified))
+		})
+	}
+	stray := ledger.Lease{Addr: addr, Key: ledger.Key{Network: "k8s", ContainerID: "c1"}}
+	w := witness.World{Runtime: &witness.RuntimeView{}, Kernel: &witness.KernelView{Namespaces: []witness.Namespace{{Links: link}}}}
+	NewWithT(t).Expect(w.Verdict(stray).Conclusion).To(Equal(witness.Gone), "a namespace that does not count")
 }
 
 func TestReportOf(t *testing.T) {

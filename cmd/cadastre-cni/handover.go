@@ -30,6 +30,9 @@ func handOver(getenv func(string) string, stdin []byte, t *tracer, until time.Ti
 	}
 	switch a.header(cni.HeaderExit) {
 	case "0":
+		if getenv("CNI_COMMAND") == "ADD" && !bytes.Contains(a.body, []byte(`"address"`)) {
+			return result{}, false // the other way of asking decodes the answer, and says what is wrong
+		}
 		return result{a.body, 0}, true
 	case "1":
 		return result{a.body, 1}, true

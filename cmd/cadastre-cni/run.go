@@ -68,7 +68,7 @@ func serve(getenv func(string) string, stdin io.Reader, t *tracer) result {
 	if err != nil {
 		return failed(cni.Errorf(cni.CodeIO, "error reading from stdin: %v", err), nil)
 	}
-	until := time.Now().Add(timeout(inv.Command))
+	until, began := time.Now().Add(timeout(inv.Command)), uptime()
 	t.begin(inv.Command)
 	if r, ok := handOver(getenv, data, t, until); ok {
 		return r
@@ -76,6 +76,9 @@ func serve(getenv func(string) string, stdin io.Reader, t *tracer) result {
 	req, conf, cerr := cni.Prepare(inv, data)
 	if cerr != nil {
 		return failed(cerr, conf)
+	}
+	if inv.Command == "DEL" { // it may reach the agent after a later ADD
+		req.Began = beganAt(began)
 	}
 	out, cerr := exchange(socketOf(conf.Socket, getenv), req, conf, t, until)
 	if cerr != nil {
@@ -148,7 +151,8 @@ func read(req cni.Request, answer []byte, conf *cni.Config) ([]byte, *cni.Error)
 // while it was written it is asked once more, so that nothing waits for its
 // next start.
 func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
-	in, dir := cni.Intent{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}, cni.IntentDir(socket)
+	in := cni.Intent{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Began: req.Began}
+	dir := cni.IntentDir(socket)
 	if err := in.Write(dir); err != nil {
 		return cni.Errorf(
 			cni.CodeTryAgain,

@@ -194,6 +194,8 @@ func TestEachCommand(t *testing.T) {
 			}
 			http, asked := a.asked()
 			g.Expect([]string{http.Method, http.URL.Path, http.Header.Get("Content-Type")}).To(Equal([]string{"POST", cni.Path, "application/json"}))
+			g.Expect(asked.Began == cni.Began{}).To(Equal(c.command != "DEL"), "a DEL may come after a later ADD")
+			asked.Began = cni.Began{}
 			g.Expect(asked).To(Equal(cni.Request{
 				Command: c.command, Network: "pods", ContainerID: "4f1c", IfName: "eth0", Netns: "/run/netns/x", Pool: "default",
 				Pod: cni.Pod{Namespace: "ns", Name: "web-0", UID: "u-1"}, Previous: []string{"10.1.5.2/24"},
@@ -259,7 +261,11 @@ func TestTheAgentIsAway(t *testing.T) {
 				o := call(g, env(command), conf(socket, ""))
 				if command == "DEL" {
 					g.Expect(o).To(Equal(outcome{}), "it succeeds and says nothing")
-					g.Expect(waiting(g, socket)).To(Equal([]cni.Intent{{Network: "pods", ContainerID: "4f1c", IfName: "eth0"}}))
+					left := waiting(g, socket)
+					g.Expect(left).To(HaveLen(1))
+					g.Expect(left[0].Began).NotTo(BeZero(), "a later ADD keeps its lease")
+					left[0].Began = cni.Began{}
+					g.Expect(left).To(Equal([]cni.Intent{{Network: "pods", ContainerID: "4f1c", IfName: "eth0"}}))
 					return
 				}
 				g.Expect(o.exit).To(Equal(1))
@@ -306,6 +312,29 @@ func TestAnAnswerThatIsNone(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, ok("not JSON"))
 	g.Expect(call(g, env("ADD"), conf(a.socket, "")).err.Code).To(BeNumerically("==", cni.CodeDecode))
+}
+
+// A runtime would start a pod without an address, if an answer without one were a success.
+func TestAnAnswerWithoutAddresses(t *testing.T) {
+	for _, text := range []string{"{}", `{"ips": []}`, `{"ips": [{}]}`, `{"ips": [{"address": "10.1.5.2"}]}`, `{"ips": null, "interfaces": [{"name": "eth0"}]}`} {
+		for name, called := range map[string]string{
+			"by a request": "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+			"by a call":    fmt.Sprintf("HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nContent-Length: %d\r\n\r\n%s", len("{}"), "{}"),
+		} {
+			t.Run(name+" "+text, func(t *testing.T) {
+				g := NewWithT(t)
+				a := newAgent(t, ok(text))
+				a.mu.Lock()
+				a.call = raw(called)
+				a.mu.Unlock()
+				o := call(g, env("ADD"), conf(a.socket, ""))
+				g.Expect(o.exit).To(Equal(1), o.out)
+				g.Expect(o.err.Code).To(BeNumerically("==", cni.CodeDecode))
+				g.Expect(o.err.Msg).To(ContainSubstring("the agent's answer has"))
+				g.Expect(call(g, env("DEL"), conf(a.socket, "")).exit).To(BeZero(), "a DEL has no addresses")
+			})
+		}
+	}
 }
 
 // A DEL whose socket is not where an agent is, or has been since the machine was

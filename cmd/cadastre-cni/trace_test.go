@@ -40,7 +40,7 @@ type tracingAgent struct {
 func newTracingAgent(t *testing.T, calls, traces bool, refusal error) *tracingAgent {
 	t.Helper()
 	g := NewWithT(t)
-	a := &tracingAgent{socket: filepath.Join(runDir(t), "agent.sock"), pods: &pods{err: refusal}}
+	a := &tracingAgent{socket: filepath.Join(runDir(t), "agent.sock"), pods: &pods{err: refusal, reply: cni.Reply{IPs: []cni.IP{{Address: "10.1.5.2/24"}}}}}
 	remote, err := net.Listen("tcp", "127.0.0.1:0")
 	g.Expect(err).NotTo(HaveOccurred())
 	a.collector = otlptest.New(remote)
@@ -148,9 +148,9 @@ func TestTheReportWaitsForNoAnswer(t *testing.T) {
 	defer close(stuck)
 	a.mu.Lock()
 	a.call = func(c net.Conn) {
-		_, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nCni-Traced: 1\r\nContent-Length: 2\r\n\r\n{}"))
+		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nCni-Traced: 1\r\nContent-Length: %d\r\n\r\n%s", len(lease), lease)
 		<-stuck
 	}
 	a.mu.Unlock()
-	g.Expect(call(g, env("ADD"), conf(a.socket, "")).out).To(Equal("{}"))
+	g.Expect(call(g, env("ADD"), conf(a.socket, "")).out).To(Equal(lease))
 }

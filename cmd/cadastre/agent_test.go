@@ -50,7 +50,11 @@ func newAgent(t *testing.T) *fakeAgent {
 	a.json("POST "+localapi.PathResync, struct{}{})
 	a.text(localapi.PathHealthz, 200, "ok")
 	a.text(localapi.PathReadyz, 200, "ok")
-	a.text(localapi.PathBackup, 200, "a database")
+	a.mux.HandleFunc(localapi.PathBackup, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", localapi.TrailerBytes)
+		_, _ = io.WriteString(w, "a database")
+		w.Header().Set(localapi.TrailerBytes, "10")
+	})
 	a.mux.HandleFunc(localapi.PathLeases, func(w http.ResponseWriter, _ *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -58,7 +62,7 @@ func newAgent(t *testing.T) *fakeAgent {
 	})
 	a.mux.HandleFunc("POST "+localapi.PathRelease, a.release)
 	a.mux.HandleFunc(localapi.PathEvents, events(someEvents()...))
-	a.json(localapi.PathAccept, localapi.AcceptReport{Leases: []localapi.Lease{}, Unleased: []localapi.Lease{}})
+	a.json(localapi.PathAccept, localapi.AcceptReport{Leases: []localapi.Lease{}})
 	a.json("GET "+localapi.PathNodes, someNodes())
 	a.json("POST "+localapi.PathNodeRelease, localapi.NodeReleaseReply{ID: 7})
 	a.json("GET "+localapi.PathPools, somePools())

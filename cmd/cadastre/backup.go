@@ -130,8 +130,11 @@ func (c *client) backup(ctx context.Context, w io.Writer, p *progress) (int64, e
 	if err != nil {
 		return n, fmt.Errorf("after %d bytes: %w", n, c.plain(ctx, err))
 	}
-	sent := resp.Trailer.Get("X-Bytes")
-	if want, err := strconv.ParseInt(sent, 10, 64); n == 0 || sent != "" && (err != nil || want != n) {
+	if why := resp.Trailer.Get(localapi.TrailerError); why != "" {
+		return n, fmt.Errorf("the agent failed after %d bytes: %s", n, why)
+	}
+	sent := resp.Trailer.Get(localapi.TrailerBytes)
+	if want, err := strconv.ParseInt(sent, 10, 64); n == 0 || err != nil || want != n {
 		return n, fmt.Errorf("the agent sent %d bytes, but says that the database has %q: try again", n, sent)
 	}
 	return n, nil

@@ -16,17 +16,22 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// sends is an agent whose backup is content, with a trailer that says so.
+// sends is an agent whose backup is content, with a trailer that has its length, or says why
+// it failed.
 func sends(t *testing.T, content, trailer string, abort bool) *fakeAgent {
 	agent := bareAgent(t)
 	agent.mux.HandleFunc(localapi.PathBackup, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Trailer", "X-Bytes")
+		w.Header().Set("Trailer", "X-Bytes, X-Error")
 		_, _ = io.WriteString(w, content)
 		if abort {
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}
-		w.Header().Set("X-Bytes", trailer)
+		if why, failed := strings.CutPrefix(trailer, "failed: "); failed {
+			w.Header().Set("X-Error", why)
+		} else if trailer != "" {
+			w.Header().Set("X-Bytes", trailer)
+		}
 	})
 	return agent
 }
@@ -60,6 +65,8 @@ func TestBackupFails(t *testing.T) {
 	}{
 		{"cut off", file, "broke off its answer: it may have stopped, see its log", sends(t, "half of", "", true)},
 		{"fewer bytes than there were", file, `the agent sent 4 bytes, but says that the database has "10": try again`, sends(t, "some", "10", false)},
+		{"a failure", file, "the agent failed after 4 bytes: read page 7: input/output error", sends(t, "some", "failed: read page 7: input/output error", false)},
+		{"no length", file, `the agent sent 4 bytes, but says that the database has ""`, sends(t, "some", "", false)},
 		{"no bytes", file, "the agent sent 0 bytes", sends(t, "", "", false)},
 		{"a directory", dir, "is a directory: name a file in it", sends(t, "a database", "10", false)},
 		{"no such directory", filepath.Join(dir, "none", "copy.db"), "no such file or directory", sends(t, "a database", "10", false)},

@@ -67,23 +67,9 @@ func cannotTell(err error) error {
 }
 
 func (a *app) check(ctx context.Context, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, workTimeout)
-	defer cancel()
-	var r localapi.CheckReport
-	first := step{name: "read the ledger and its file"}
-	if path == localapi.PathCheck {
-		first = a.checkStep()
-	}
-	p := a.progress(ctx, "check", first)
-	err := a.client().get(ctx, path, &r)
-	if p.end(); err != nil {
+	r, err := a.report(ctx, path)
+	if err != nil {
 		return fmt.Errorf("check: %w", err)
-	}
-	if r.Findings == nil {
-		r.Findings = []localapi.Finding{}
-	}
-	if r.Witnesses == nil {
-		r.Witnesses = []localapi.Witness{}
 	}
 	if err := a.print(r, func(bool) string { return checkText(r) }); err != nil {
 		return err
@@ -95,6 +81,26 @@ func (a *app) check(ctx context.Context, path string) error {
 		return &exitError{code: exitCannotTell}
 	}
 	return nil
+}
+
+// report lets the agent compare, and returns its report.
+func (a *app) report(ctx context.Context, path string) (r localapi.CheckReport, err error) {
+	ctx, cancel := context.WithTimeout(ctx, workTimeout)
+	defer cancel()
+	first := step{name: "read the ledger and its file"}
+	if path == localapi.PathCheck {
+		first = a.checkStep()
+	}
+	p := a.progress(ctx, "check", first)
+	err = a.client().get(ctx, path, &r)
+	p.end()
+	if r.Findings == nil {
+		r.Findings = []localapi.Finding{}
+	}
+	if r.Witnesses == nil {
+		r.Witnesses = []localapi.Witness{}
+	}
+	return r, err
 }
 
 // checkRounds is the number of rounds of the witnesses that show a finding. A clean check

@@ -77,10 +77,13 @@ func TestNodeRelease(t *testing.T) {
 		g.Expect(asked).To(Equal(localapi.NodeReleaseRequest{Name: "node-7", Force: force}))
 		g.Expect(call(t, agent.socket, "", append(args, "-o", "json")...).out).To(MatchJSON(`{"name":"node-7","id":7}`))
 	}
+	agent := newAgent(t)
+	NewWithT(t).Expect(call(t, agent.socket, "", "node", "release", "node-7", "--dry-run")).To(Equal(outcome{0, "would release node ID 7 of node-7\n", ""}))
 	for status, why := range map[int]string{404: "no node has the name node-7", 409: "node-7 was there 3s ago"} {
 		agent := bareAgent(t)
 		agent.text(localapi.PathNodeRelease, status, `{"error":"`+why+`"}`)
-		NewWithT(t).Expect(call(t, agent.socket, "", "node", "release", "node-7")).To(Equal(outcome{exitFailed, "", "cadastre: node release: " + why + "\n"}))
+		code := map[int]int{404: exitFailed, 409: exitFindings}[status]
+		NewWithT(t).Expect(call(t, agent.socket, "", "node", "release", "node-7")).To(Equal(outcome{code, "", "cadastre: node release: " + why + "\n"}))
 	}
 }
 

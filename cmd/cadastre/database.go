@@ -33,7 +33,7 @@ func (a *app) downgradeCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "downgrade",
 		Short: "Write the database in the format of the last version",
-		Long: `downgrade writes the agent's database in format 1, which agents before format 2
+		Long: `downgrade writes the agent's database in format 1, which all older agents
 read, in one transaction, and keeps a copy as it was. No lease is lost. What the
 notes of the newest commit say goes over into the note that those agents keep.
 The agent must not run. It works on files and asks no agent.`,
@@ -45,7 +45,7 @@ The agent must not run. It works on files and asks no agent.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			d := downgraded{Database: filepath.Join(stateDir, databaseName), Format: 1}
-			copied := fmt.Sprintf("%s.format-%d", d.Database, d.Format+1)
+			copied := fmt.Sprintf("%s.format-%d", d.Database, bolt.Format)
 			p := a.progress(ctx, "downgrade", copyStep(d.Database, copied))
 			var err error
 			d.Kept, err = downgradeFile(ctx, d.Database, runDir)
@@ -75,10 +75,7 @@ func downgradeFile(ctx context.Context, path, runDir string) (kept string, err e
 		return "", fmt.Errorf("downgrade database %s: read the boot ID: %w", path, err)
 	}
 	return bolt.Downgrade(ctx, path, bolt.FileOptions{
-		Notes: []string{
-			filepath.Join(runDir, "db.note"),
-			path + ".note",
-		},
+		Notes:  bolt.Notes(runDir, path),
 		Level1: filepath.Join(runDir, "db.level"),
 		BootID: strings.TrimSpace(string(boot)),
 	})

@@ -153,13 +153,14 @@ lost the network: it was reset, or its state directory was replaced. Remove a ne
 that the engine still knows with "docker network rm": the engine then releases the
 pool.
 
-A pool with leases is refused. --force releases it with all its addresses, its
-gateway included. Nothing asks the engine: if a network still uses the pool, its
-running containers keep their addresses while other networks may be given the same
-ones, and it gets no address for a new container.`
+A pool with leases is refused (exit code 4), and so is one that a network of the
+engine or a link of the kernel uses, or if a witness cannot be read completely.
+--force releases it with all its addresses, its gateway included. If a network still
+uses the pool, its running containers keep their addresses while other networks may be
+given the same ones, and it gets no address for a new container.`
 
 func (a *app) dockerPoolReleaseCmd() *cobra.Command {
-	var force, yes bool
+	var force, yes, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "release ID",
 		Short: "Release a pool that the Docker engine has lost",
@@ -169,7 +170,8 @@ func (a *app) dockerPoolReleaseCmd() *cobra.Command {
 		Args:              oneDockerPool,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
-			if err := a.releaseDockerPool(ctx, localapi.DockerPoolRelease{ID: args[0], Force: force}, yes); err != nil {
+			req := localapi.DockerPoolRelease{ID: args[0], Force: force, DryRun: dryRun}
+			if err := a.releaseDockerPool(ctx, req, yes); err != nil {
 				return fmt.Errorf("docker pools release %s: %w", args[0], err)
 			}
 			return nil
@@ -181,7 +183,9 @@ func (a *app) dockerPoolReleaseCmd() *cobra.Command {
 		false,
 		"also with leases: a network that still uses the pool then shares its addresses with others",
 	)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would end, and what is in use")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
 	return cmd
 }
 
@@ -194,32 +198,37 @@ func (a *app) releaseDockerPool(ctx context.Context, req localapi.DockerPoolRele
 	if i < 0 {
 		return errors.New("there is no such pool: cadastre docker pools lists them")
 	}
-	if p := pools[i]; !yes && (p.Leases == 0 || req.Force) {
-		fmt.Fprint(a.stderr, dockerPoolsTable(pools[i:i+1]))
-		if p.Leases > 0 {
-			a.note(
-				"Its %s will be free for other networks, whether or not a container still uses them.",
-				plural(p.Leases, "address", "addresses"),
-			)
+	ctx, cancel := context.WithTimeout(ctx, workTimeout)
+	defer cancel()
+	look := req
+	look.DryRun = true
+	var would localapi.DockerPoolReleased
+	if err := a.client().postInUse(ctx, localapi.PathDockerPoolRelease, look, &would); err != nil {
+		return err
+	}
+	if req.DryRun || would.Refused != "" && !req.Force {
+		return a.showDockerPool(pools[i:i+1], would, req.Force)
+	}
+	if !yes && (pools[i].Leases == 0 || req.Force) {
+		fmt.Fprint(a.stderr, dockerPoolsTable(pools[i:i+1])+inUseText(would.InUse))
+		if n := pools[i].Leases; n > 0 {
+			a.note("Its %s will be free for other networks, whether or not a container still uses them.",
+				plural(n, "address", "addresses"))
 		}
 		if err := a.ask(ctx, "Release this pool? [y/N] "); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, workTimeout)
-	defer cancel()
 	var done localapi.DockerPoolReleased
-	err = a.client().post(ctx, localapi.PathDockerPoolRelease, req, &done)
+	err = a.client().postInUse(ctx, localapi.PathDockerPoolRelease, req, &done)
 	var refused *refusedError
-	if errors.As(err, &refused) && refused.status == http.StatusConflict {
-		return fmt.Errorf(
-			"%w\nremove the network with docker network rm, and the engine releases the pool; if the engine has lost the network, "+
-				"--force releases the pool with these addresses",
-			err,
-		)
-	}
-	if err != nil {
+	switch {
+	case errors.As(err, &refused) && refused.status == http.StatusConflict:
+		return &exitError{exitFindings, fmt.Errorf("%w\n"+engineReleases, err)}
+	case err != nil:
 		return err
+	case done.Refused != "": // it has come into use meanwhile
+		return a.showDockerPool(pools[i:i+1], done, req.Force)
 	}
 	return a.print(done, func(bool) string {
 		return fmt.Sprintf(
@@ -228,4 +237,18 @@ func (a *app) releaseDockerPool(ctx context.Context, req localapi.DockerPoolRele
 			plural(len(done.Leases), "address", "addresses"),
 		)
 	})
+}
+
+// engineReleases says what to do about a pool that is not released.
+const engineReleases = "remove the network with docker network rm, and the engine releases the pool; " +
+	"if the engine has lost the network, --force releases the pool with these addresses"
+
+// showDockerPool shows a pool that is not released, and what is in use of it. It fails if the
+// agent refuses to release the pool.
+func (a *app) showDockerPool(pool []localapi.DockerPool, would localapi.DockerPoolReleased, force bool) error {
+	err := a.print(would, func(bool) string { return dockerPoolsTable(pool) + inUseText(would.InUse) })
+	if refused := would.Refused != "" || pool[0].Leases > 0; err != nil || force || !refused {
+		return err
+	}
+	return &exitError{exitFindings, errors.New("refused: nothing was released\n" + engineReleases)}
 }

@@ -241,9 +241,9 @@ func (d *doctor) read(ctx context.Context, path string) ([]byte, error) {
 // addConfig adds contiv.conf, cleaned, and has its secrets hidden in all other parts.
 func (d *doctor) addConfig(path string) {
 	const name = "contiv.conf.yaml"
-	text, err := os.ReadFile(path)
+	text, err := readSmall(path)
 	if err != nil {
-		d.add(name, nil, fmt.Errorf("contiv.conf cannot be read (%w): name it with --config", errors.Unwrap(err)))
+		d.add(name, nil, fmt.Errorf("contiv.conf cannot be read (%w): name it with --config", err))
 		return
 	}
 	d.configRead = true
@@ -263,16 +263,35 @@ func (d *doctor) addConfig(path string) {
 // hideFile has the content of a file hidden that the configuration names, such as a
 // password's or a key's.
 func (d *doctor) hideFile(dir, file string) {
-	const most = 1 << 20
 	if !filepath.IsAbs(file) {
 		file = filepath.Join(dir, file)
 	}
-	if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || info.Size() > most {
-		return
-	}
-	if content, err := os.ReadFile(file); err == nil {
+	if content, err := readSmall(file); err == nil {
 		d.texts.HideContent(content)
 	}
+}
+
+// readSmall reads a regular file that has at most the size of a ConfigMap.
+func readSmall(path string) ([]byte, error) {
+	const most = 1 << 20
+	info, err := os.Stat(path)
+	if failed, ok := errors.AsType[*os.PathError](err); ok {
+		return nil, failed.Err // without the path, which may be a secret
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("it is of type %s: want a file", info.Mode().Type())
+	case info.Size() > most:
+		return nil, fmt.Errorf("it has %d bytes: want at most %d", info.Size(), most)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, errors.Unwrap(err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	return io.ReadAll(io.LimitReader(file, most))
 }
 
 // hidePlaces has paths hidden that are not those of an installed agent, and the values of

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -31,7 +32,7 @@ type record struct {
 
 func (a *app) eventsCmd() *cobra.Command {
 	var follow bool
-	var from uint64
+	var since sinceFlag
 	var filter eventFilter
 	cmd := &cobra.Command{
 		Use:   "events",
@@ -41,6 +42,7 @@ what comes, each event once, until it is interrupted; it waits for an agent that
 goes away, and says so on standard error where the agent was restarted, which
 then counts events anew.`,
 		Example: `  cadastre events -f
+  cadastre events --since 5m
   cadastre events --since 100 -o wide
   cadastre events --pod default/web --failed`,
 		Args:              noArgs,
@@ -53,30 +55,65 @@ then counts events anew.`,
 			if follow {
 				show = a.follow
 			}
-			if err := show(ctx, from, filter); err != nil {
+			if since.age > 0 {
+				filter.after = a.now().Add(-since.age)
+			}
+			if err := show(ctx, since.seq, filter); err != nil {
 				return fmt.Errorf("events: %w", err)
 			}
 			return nil
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those to come, until interrupted")
-	cmd.Flags().Uint64Var(&from, "since", 0, "begin with the event of this number, `SEQ`")
+	cmd.Flags().Var(&since, "since", "begin with the event of this number, or of this age such as 5m, `SEQ|AGE`")
 	cmd.Flags().StringVar(&filter.pod, "pod", "", "only those of this pod, `NAMESPACE/NAME`")
 	cmd.Flags().StringVar(&filter.address, "address", "", "only those of a pod that got, wanted or gave back `ADDRESS`")
 	addNamespace(cmd, &filter.namespace, "only those of pods in this `NAMESPACE`")
 	cmd.Flags().BoolVar(&filter.failed, "failed", false, "only those that failed")
 	completeValues(cmd, "since")
-	completeValues(cmd, "pod")
-	completeValues(cmd, "address")
+	a.completeFlag(cmd, "pod", podNames)
+	a.completeFlag(cmd, "address", leasedAddresses)
 	return cmd
 }
 
 // eventFilter holds the flags that select events, as the agent's API takes them.
 type eventFilter struct {
 	pod, address string
-	namespace    string // the program selects by it, the API does not
+	namespace    string    // the program selects by it, the API does not
+	after        time.Time // likewise; zero: all
 	failed       bool
 }
+
+// sinceFlag holds the begin of a list of events: the number of an event, or an age.
+type sinceFlag struct {
+	seq uint64
+	age time.Duration
+}
+
+// Set implements pflag.Value.
+func (f *sinceFlag) Set(s string) error {
+	if seq, err := strconv.ParseUint(s, 10, 64); err == nil {
+		*f = sinceFlag{seq: seq}
+		return nil
+	}
+	age, err := time.ParseDuration(s)
+	if err != nil || age <= 0 {
+		return errors.New("want the number of an event, such as 100, or an age, such as 5m")
+	}
+	*f = sinceFlag{age: age}
+	return nil
+}
+
+// String implements pflag.Value.
+func (f *sinceFlag) String() string {
+	if f.age > 0 {
+		return f.age.String()
+	}
+	return strconv.FormatUint(f.seq, 10)
+}
+
+// Type implements pflag.Value.
+func (f *sinceFlag) Type() string { return "since" }
 
 func (f *eventFilter) check() (err error) {
 	if err := checkNamespace(f.namespace); err != nil {
@@ -95,11 +132,15 @@ func (f *eventFilter) check() (err error) {
 
 // selects reports whether an event is of the namespace.
 func (f eventFilter) selects(raw json.RawMessage) bool {
-	if f.namespace == "" {
+	if f.namespace == "" && f.after.IsZero() {
 		return true
 	}
-	var r struct{ Subject controller.Subject }
-	return json.Unmarshal(raw, &r) == nil && inNamespace(r.Subject.Pod, f.namespace)
+	var r struct {
+		Subject         controller.Subject
+		ProcessingStart time.Time
+	}
+	return json.Unmarshal(raw, &r) == nil && inNamespace(r.Subject.Pod, f.namespace) &&
+		!r.ProcessingStart.Before(f.after)
 }
 
 // query returns the arguments of a request for the events from a number on.

@@ -26,24 +26,32 @@ blocks with the reason why each was not used, what happened when, and a command 
 helps. It answers from the state of the node, the events of this run of the agent, and
 the history in the node's database, which outlives restarts and releases.
 
+"explain NAME" finds out by itself whether NAME is an address, a pod, a pool or a node.
+
 "kubectl cadastre explain" asks the agent of the pod's node.`
 	cmd.Example = `  cadastre explain pod default/web-0
+  cadastre explain 10.1.5.7
   cadastre explain address 10.1.5.7 --at 14:05
   kubectl cadastre explain pod default/web-0`
 	cmd.PersistentFlags().
 		String("zone", "", "print times with this `OFFSET` from UTC, such as +02:00 (default: this machine's)")
 	completeValues(cmd, "zone")
+	a.guessSubject(cmd)
 	return cmd
 }
 
 // explainVerb returns a verb below explain. subject checks the argument and names what
-// is explained.
-func (a *app) explainVerb(use, short string, subject func(arg string) (url.Values, error)) *cobra.Command {
+// is explained; of are the names that the shell completes.
+func (a *app) explainVerb(
+	use, short string,
+	of func(known) []string,
+	subject func(arg string) (url.Values, error),
+) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               use,
 		Short:             short,
 		Args:              oneSubject,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeKnown(of),
 	}
 	cmd.RunE = a.verb(func(ctx context.Context, args []string) error {
 		arg := ""
@@ -77,7 +85,7 @@ func oneSubject(cmd *cobra.Command, args []string) error {
 
 func (a *app) explainPodCmd() *cobra.Command {
 	namespace := ""
-	cmd := a.explainVerb("pod NAMESPACE/NAME", "Tell which addresses a pod has, or why it has none",
+	cmd := a.explainVerb("pod NAMESPACE/NAME", "Tell which addresses a pod has, or why it has none", podNames,
 		func(arg string) (url.Values, error) {
 			pod, err := podToExplain(arg, namespace)
 			return url.Values{"pod": {pod}}, err
@@ -97,13 +105,13 @@ func podToExplain(arg, namespace string) (string, error) {
 }
 
 func (a *app) explainContainerCmd() *cobra.Command {
-	return a.explainVerb("container ID", "Tell which addresses a container has, or why it has none",
+	return a.explainVerb("container ID", "Tell which addresses a container has, or why it has none", containerNames,
 		func(arg string) (url.Values, error) { return url.Values{"container": {arg}}, nil })
 }
 
 func (a *app) explainAddressCmd() *cobra.Command {
 	var at string
-	cmd := a.explainVerb("address ADDRESS", "Tell which owner an address has, or had at a time",
+	cmd := a.explainVerb("address ADDRESS", "Tell which owner an address has, or had at a time", leasedAddresses,
 		func(arg string) (url.Values, error) {
 			addr, err := netip.ParseAddr(arg)
 			if err != nil || addr.Zone() != "" {
@@ -126,14 +134,14 @@ func (a *app) explainAddressCmd() *cobra.Command {
 }
 
 func (a *app) explainNodeCmd() *cobra.Command {
-	cmd := a.explainVerb("node [NAME]", "Tell whether this node gives addresses to pods",
+	cmd := a.explainVerb("node [NAME]", "Tell whether this node gives addresses to pods", nodeNames,
 		func(arg string) (url.Values, error) { return url.Values{"node": {arg}}, nil })
 	cmd.Args = cobra.MaximumNArgs(1)
 	return cmd
 }
 
 func (a *app) explainPoolCmd() *cobra.Command {
-	return a.explainVerb("pool NAME", "Tell whether a pool has addresses, and why not",
+	return a.explainVerb("pool NAME", "Tell whether a pool has addresses, and why not", poolNames,
 		func(arg string) (url.Values, error) { return url.Values{"pool": {arg}}, nil })
 }
 
@@ -170,7 +178,13 @@ func (a *app) explain(ctx context.Context, query url.Values) error {
 	if err := a.client().get(ctx, localapi.PathExplain+"?"+query.Encode(), &t); err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
-	return a.print(t, func(bool) string { return cleanText(t.Text()) })
+	if err := a.print(t, func(bool) string { return cleanText(t.Text()) }); err != nil {
+		return err
+	}
+	if t.Unknown {
+		return &exitError{code: exitFailed}
+	}
+	return nil
 }
 
 // cleanText cleans a text and keeps its lines.

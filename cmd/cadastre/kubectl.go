@@ -47,7 +47,7 @@ func isPlugin(program string) bool {
 // flags adds the flags of the plugin to the root command.
 func (k *kubectl) flags(root *cobra.Command) {
 	flags := root.PersistentFlags()
-	flags.StringVar(&k.node, "node", "", "ask the agent of this `NODE`; explain pod finds the node itself")
+	flags.StringVar(&k.node, "node", "", "ask the agent of this `NODE`; explain finds that of a pod or address")
 	flags.StringVar(&k.namespace, "agent-namespace", agentNamespace, "the `NAMESPACE` of the agents")
 	flags.StringVar(&k.context, "context", "", "the `CONTEXT` of the kubeconfig")
 	flags.StringVar(&k.kubeconfig, "kubeconfig", "", "the kubeconfig `FILE`")
@@ -155,18 +155,18 @@ func (a *app) forward(ctx context.Context, cmd *cobra.Command, args []string) er
 	}
 	err = run.Run()
 	var exit *exec.ExitError
+	// kubectl adds a line about the exit code of the verb.
+	said, _, ended := strings.Cut(stderr.String(), "command terminated with exit code")
 	switch {
 	case err == nil:
 		if !shows {
 			fmt.Fprint(a.stderr, stderr.String())
 		}
 		return nil
-	case shows && errors.As(err, &exit):
+	case errors.As(err, &exit) && (shows || ended && strings.TrimSpace(said) == ""):
 		return &exitError{code: exit.ExitCode()} // it has told why
-	case errors.As(err, &exit) && strings.Contains(stderr.String(), "cadastre: "):
-		// The verb ran and failed. kubectl adds a line about the exit code.
-		text, _, _ := strings.Cut(stderr.String(), "command terminated with exit code")
-		return &exitError{exit.ExitCode(), errors.New(strings.TrimPrefix(strings.TrimSpace(text), "cadastre: "))}
+	case errors.As(err, &exit) && strings.Contains(said, "cadastre: "):
+		return &exitError{exit.ExitCode(), errors.New(strings.TrimPrefix(strings.TrimSpace(said), "cadastre: "))}
 	}
 	return a.plainKubectl(err, stderr.String(), "run a command in pod "+pod+" of node "+node,
 		"create pods/exec in namespace "+a.kubectl.namespace)
@@ -181,6 +181,8 @@ func (a *app) nodeOf(ctx context.Context, cmd *cobra.Command, args []string) (st
 		return a.nodeOfPod(ctx, args[0])
 	case cmd.Name() == "node" && len(args) == 1:
 		return args[0], checkNodeName(args[0])
+	case cmd.Name() == "address" && len(args) == 1:
+		return a.nodeOfAddress(ctx, args[0])
 	}
 	return "", usagef("%s: the node is not known: name it with --node", cmd.CommandPath())
 }
@@ -202,6 +204,31 @@ func (a *app) nodeOfPod(ctx context.Context, pod string) (string, error) {
 			pod, namespace, name)
 	}
 	return node, err
+}
+
+// nodeOfAddress returns the node whose agent knows an address, which every agent can tell. If
+// the first one cannot, it is that one's, which says why.
+func (a *app) nodeOfAddress(ctx context.Context, address string) (string, error) {
+	out, err := a.askKubectl(ctx, "find an agent", "list pods in namespace "+a.kubectl.namespace,
+		"get", "pods", "--namespace", a.kubectl.namespace, "--selector", agentSelector,
+		"--field-selector", "status.phase=Running",
+		"--output", `jsonpath={range .items[*]}{.spec.nodeName} {.metadata.name}{"\n"}{end}`)
+	if err != nil {
+		return "", err
+	}
+	first, _, _ := strings.Cut(out, "\n")
+	node, pod, ok := strings.Cut(first, " ")
+	if !ok {
+		return "", fmt.Errorf("no agent runs in namespace %s: kubectl -n %s get pods -l %s -o wide lists them; "+
+			"--agent-namespace names another namespace", a.kubectl.namespace, a.kubectl.namespace, agentSelector)
+	}
+	other, err := a.askKubectl(ctx, "ask the agent of node "+node, "create pods/exec in namespace "+a.kubectl.namespace,
+		"exec", "--namespace", a.kubectl.namespace, "pod/"+pod, "--container", agentContainer,
+		"--", agentCLI, "explain", "address", "--output=jsonpath={.ask}", "--", address)
+	if err == nil && checkNodeName(other) == nil {
+		node = other
+	}
+	return node, nil
 }
 
 // agentOn returns the name of the agent's pod on a node.

@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cadastre/cadastre/internal/columns"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -56,6 +58,7 @@ func podOf(l localapi.Lease) string {
 
 func (a *app) leasesCmd() *cobra.Command {
 	var f leaseFilter
+	var l *listing
 	cmd := &cobra.Command{
 		Use:   "leases",
 		Short: "List who holds which address",
@@ -70,7 +73,7 @@ func (a *app) leasesCmd() *cobra.Command {
 			if err := f.check(); err != nil {
 				return err
 			}
-			return a.leases(ctx, f)
+			return a.list(ctx, l, func(print bool) (columns.Rows, error) { return a.leases(ctx, f, l, print) })
 		}),
 	}
 	cmd.Flags().StringVar(&f.pool, "pool", "", "only those of this `POOL`")
@@ -78,26 +81,49 @@ func (a *app) leasesCmd() *cobra.Command {
 	cmd.Flags().StringVar(&f.state, "state", "", "only those in this `STATE`: "+strings.Join(leaseStates(), ", "))
 	addNamespace(cmd, &f.namespace, "only those of pods in this `NAMESPACE`")
 	completeValues(cmd, "state", leaseStates()...)
-	completeValues(cmd, "pool")
-	completeValues(cmd, "pod")
+	a.completeFlag(cmd, "pool", poolNames)
+	a.completeFlag(cmd, "pod", podNames)
+	l = listingFor(cmd)
 	return cmd
 }
 
-func (a *app) leases(ctx context.Context, f leaseFilter) error {
+// leases reads the leases, prints them if it should, and returns their rows.
+func (a *app) leases(ctx context.Context, f leaseFilter, l *listing, print bool) (columns.Rows, error) {
 	found, err := a.getLeases(ctx, f.matches)
 	if err != nil {
-		return fmt.Errorf("leases: %w", err)
+		return nil, fmt.Errorf("leases: %w", err)
 	}
 	if f.pool != "" && len(found) == 0 {
 		if err := a.knownPool(ctx, f.pool); err != nil {
-			return fmt.Errorf("leases: %w", err)
+			return nil, fmt.Errorf("leases: %w", err)
 		}
 	}
-	if a.forPeople() && len(found) == 0 {
-		a.note("no leases")
-		return nil
+	shown := found
+	if a.forPeople() && a.output != formatWide && slices.ContainsFunc(found, ofVPP) && a.withoutVPP(ctx) {
+		shown = slices.DeleteFunc(slices.Clone(found), ofVPP)
 	}
-	return a.print(found, func(wide bool) string { return a.leasesTable(found, wide) })
+	rows := a.leaseRows(shown, a.output == formatWide)
+	switch {
+	case !print:
+	case a.forPeople() && len(shown) == 0:
+		a.note("no leases")
+	default:
+		err = a.printTable(found, l, rows)
+	}
+	return rows, err
+}
+
+// ofVPP reports whether only VPP uses the address of a lease: the node keeps it all the same.
+func ofVPP(l localapi.Lease) bool {
+	return l.Purpose == "infra" && (l.Pool == ipam.HostPool || l.IfName == ipam.LoopbackName)
+}
+
+// withoutVPP reports whether the agent makes the pods' network without VPP.
+func (a *app) withoutVPP(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var s localapi.Status
+	return a.client().get(ctx, localapi.PathStatus, &s) == nil && s.Dataplane == string(contivconf.DataplaneLinux)
 }
 
 // knownPool fails for a name that --pool cannot select: a lease is of the network of
@@ -160,6 +186,10 @@ func (a *app) getLeases(ctx context.Context, keep func(localapi.Lease) bool) ([]
 }
 
 func (a *app) leasesTable(leases []localapi.Lease, wide bool) string {
+	return a.leaseRows(leases, wide).String()
+}
+
+func (a *app) leaseRows(leases []localapi.Lease, wide bool) columns.Rows {
 	now := a.now()
 	head := []string{"ADDRESS", "STATE", "PURPOSE", "POOL", "POD", "NETWORK", "CONTAINER", "IF", "AGE"}
 	if wide {
@@ -183,7 +213,7 @@ func (a *app) leasesTable(leases []localapi.Lease, wide bool) string {
 		}
 		g = append(g, row)
 	}
-	return g.String()
+	return g
 }
 
 // container returns the ID as Docker shortens it.

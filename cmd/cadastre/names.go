@@ -83,7 +83,7 @@ func namesOfObjects(v any) (names []string, ok bool) {
 	case localapi.ApplyResult:
 		return unique(each(v.Moves, func(m localapi.Move) string { return m.Pool })), true
 	case localapi.AcceptReport:
-		return addressesOf(v.Unleased), true
+		return each(v.Uses, func(u localapi.Use) string { return u.IP.String() }), true
 	case localapi.ReleaseReply:
 		return addressesOf(v.Leases), true
 	case localapi.ReclaimUndone:

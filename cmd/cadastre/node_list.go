@@ -36,23 +36,32 @@ a node with IPv4 and IPv6 it shows the number of leases only.`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	b := a.barsFor(cmd)
+	b, l := a.barsFor(cmd), listingFor(cmd)
 	cmd.RunE = a.verb(func(ctx context.Context, _ []string) error {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-		nodes := []localapi.Node{}
-		if err := a.client().get(ctx, localapi.PathNodes, &nodes); err != nil {
-			return fmt.Errorf("node list: %w", err)
-		}
-		return a.print(nodes, func(wide bool) string { return a.nodesTable(nodes, wide, b) })
+		return a.list(ctx, l, func(print bool) (columns.Rows, error) { return a.nodes(ctx, b, l, print) })
 	})
 	return cmd
 }
 
-func (a *app) nodesTable(nodes []localapi.Node, wide bool, b *bars) string {
-	if len(nodes) == 0 {
-		return "no nodes\n"
+// nodes reads the nodes, prints them if it should, and returns their rows.
+func (a *app) nodes(ctx context.Context, b *bars, l *listing, print bool) (columns.Rows, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	nodes := []localapi.Node{}
+	if err := a.client().get(ctx, localapi.PathNodes, &nodes); err != nil {
+		return nil, fmt.Errorf("node list: %w", err)
 	}
+	rows := a.nodeRows(nodes, a.output == formatWide, b)
+	switch {
+	case !print:
+		return rows, nil
+	case len(nodes) == 0 && a.forPeople():
+		return rows, a.print(nodes, func(bool) string { return "no nodes\n" })
+	}
+	return rows, a.printTable(nodes, l, rows)
+}
+
+func (a *app) nodeRows(nodes []localapi.Node, wide bool, b *bars) columns.Rows {
 	head := []string{"ID", "NAME", "STATE", "ADDRESSES", "PODS", "SEEN"}
 	drawn := a.draws(b)
 	if drawn {
@@ -79,7 +88,7 @@ func (a *app) nodesTable(nodes []localapi.Node, wide bool, b *bars) string {
 		}
 		g = append(g, row)
 	}
-	return g.String()
+	return g
 }
 
 func nodeState(n localapi.Node) string {

@@ -77,7 +77,7 @@ func (a *app) print(v any, table func(wide bool) string) error {
 	var err error
 	switch a.output {
 	case formatTable, formatWide:
-		out = []byte(table(a.output == formatWide))
+		out = []byte(a.coloured(table(a.output == formatWide)))
 	case formatJSON:
 		out, err = encode(v, "  ")
 	case formatYAML:

@@ -75,24 +75,16 @@ func (a *app) planCmd() *cobra.Command {
 		Long: `plan shows every subnet and address that follows from a configuration and a node
 ID, or says what is wrong with either. It reads the file only.
 
-With --against it shows what would follow from a file of pools for the cluster
-that an agent is of, and changes nothing. The exit code is 4 where the file would
-be refused.`,
+With -f it shows what would follow from a file of pools for the cluster of the
+agent, and changes nothing. The exit code is 4 where the file would be refused.`,
 		Example: `  cadastre plan --config conf/contiv.conf --node-id 5
   cadastre plan --config conf/contiv.conf --node-id 1-10 -o json
-  cadastre plan --against /run/cadastre/agent.sock -f pools.yaml`,
+  cadastre plan -f pools.yaml`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			switch {
-			case against == "" && file != "":
-				return usagef(
-					"--filename goes with --against only: write --against %s -f %s, or --config %s",
-					defaultSocket,
-					file,
-					file,
-				)
-			case against == "":
+			case against == "" && file == "":
 				return a.plan(config, ids)
 			case file == "":
 				return usagef(
@@ -100,14 +92,23 @@ be refused.`,
 					against,
 				)
 			}
-			if err := a.apply(ctx, clientOf(against), file, true); err != nil {
+			agent := a.client()
+			if against != "" {
+				agent = clientOf(against)
+			}
+			if err := a.apply(ctx, agent, file, true); err != nil {
 				return fmt.Errorf("plan: %w", err)
 			}
 			return nil
 		}),
 	}
 	fileFlag(cmd, &file)
-	cmd.Flags().StringVar(&against, "against", "", "ask the agent at this `SOCKET` what a file of pools would do")
+	cmd.Flags().StringVar(
+		&against,
+		"against",
+		"",
+		"with -f: ask the agent at this `SOCKET` (default: that of --socket)",
+	)
 	cmd.Flags().StringVar(&config, "config", defaultConfig, "the configuration `FILE`")
 	cmd.Flags().StringVar(
 		&ids,
@@ -115,6 +116,9 @@ be refused.`,
 		"",
 		"a node ID, or a range of them such as 1-10 (default: the one that the file pins)",
 	)
+	for _, name := range []string{"config", "node-id"} { // -f is about a cluster, these are about a file
+		cmd.MarkFlagsMutuallyExclusive("filename", name)
+	}
 	cmd.MarkFlagsMutuallyExclusive("against", "config")
 	cmd.MarkFlagsMutuallyExclusive("against", "node-id")
 	return cmd
@@ -155,10 +159,11 @@ func (a *app) plan(config, ids string) error {
 	if err != nil {
 		return err
 	}
+	vpp := cfg.Cadastre.Dataplane != contivconf.DataplaneLinux
 	if wanted.several {
-		return a.print(plans, func(wide bool) string { return plansTable(plans, wide) })
+		return a.print(plans, func(wide bool) string { return plansTable(plans, wide, vpp) })
 	}
-	return a.print(plans[0], func(wide bool) string { return planText(plans[0], wide) })
+	return a.print(plans[0], func(wide bool) string { return planText(plans[0], wide, vpp) })
 }
 
 // idRange is the IDs from first to last.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/cadastre/cadastre/internal/columns"
@@ -70,8 +71,8 @@ func listed(limits []limit) string {
 	return strings.Join(names, " and ")
 }
 
-// planText returns the plan of one node.
-func planText(n nodePlan, wide bool) string {
+// planText returns the plan of one node; without VPP it leaves out what only VPP uses.
+func planText(n nodePlan, wide, vpp bool) string {
 	text := fmt.Sprintf("node ID %d\n", n.NodeID)
 	if wide {
 		text = fmt.Sprintf("node ID %d of 1 to %d\n", n.NodeID, n.MaxNodeID)
@@ -83,25 +84,33 @@ func planText(n nodePlan, wide bool) string {
 			}
 			return show(part)
 		}
-		text += "\n" + columns.Rows{
+		rows := columns.Rows{
 			{"  pods", of(f.PodSubnetThisNode, f.PodSubnetAllNodes)},
 			{"  pod gateway", show(f.PodGatewayIP)},
 			{"  pod addresses", podAddresses(f)},
-			{"  NAT loopback", show(f.NatLoopbackIP)},
-			{"  VPP-host link", of(f.HostInterconnectSubnetThisNode, f.HostInterconnectSubnetAllNodes)},
-			{"  VPP end", show(f.HostInterconnectIPInVPP)},
-			{"  Linux end", show(f.HostInterconnectIPInLinux)},
-			{"  node", show(f.NodeIPAddress)},
-			{"  VXLAN", show(f.VxlanIPAddress)},
-			{"  services", show(f.ServiceNetwork)},
-		}.String()
+		}
+		if vpp || wide {
+			rows = append(rows, columns.Rows{
+				{"  NAT loopback", show(f.NatLoopbackIP)},
+				{"  VPP-host link", of(f.HostInterconnectSubnetThisNode, f.HostInterconnectSubnetAllNodes)},
+				{"  VPP end", show(f.HostInterconnectIPInVPP)},
+				{"  Linux end", show(f.HostInterconnectIPInLinux)},
+			}...)
+		}
+		rows.Add("  node", show(f.NodeIPAddress))
+		rows.Add("  VXLAN", show(f.VxlanIPAddress))
+		rows.Add("  services", show(f.ServiceNetwork))
+		text += "\n" + rows.String()
 	}
 	return text + warningText(n.Warnings)
 }
 
 // plansTable has a row for each node, and for each of its families.
-func plansTable(plans []nodePlan, wide bool) string {
-	head := []string{"ID", "PODS", "POD ADDRESSES", "VPP END", "LINUX END", "NODE", "VXLAN"}
+func plansTable(plans []nodePlan, wide, vpp bool) string {
+	head := []string{"ID", "PODS", "POD ADDRESSES", "NODE", "VXLAN"}
+	if vpp || wide {
+		head = slices.Insert(head, 3, "VPP END", "LINUX END")
+	}
 	if wide {
 		head = append(head, "POD GATEWAY", "NAT LOOPBACK", "VPP-HOST LINK")
 	}
@@ -112,10 +121,11 @@ func plansTable(plans []nodePlan, wide bool) string {
 				fmt.Sprint(n.NodeID),
 				show(f.PodSubnetThisNode),
 				podAddresses(f),
-				show(f.HostInterconnectIPInVPP),
-				show(f.HostInterconnectIPInLinux),
 				show(f.NodeIPAddress),
 				show(f.VxlanIPAddress),
+			}
+			if vpp || wide {
+				row = slices.Insert(row, 3, show(f.HostInterconnectIPInVPP), show(f.HostInterconnectIPInLinux))
 			}
 			if wide {
 				row = append(row, show(f.PodGatewayIP), show(f.NatLoopbackIP), show(f.HostInterconnectSubnetThisNode))

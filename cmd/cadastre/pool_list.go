@@ -31,24 +31,46 @@ of IPv4 or IPv6, whichever is fuller.`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	b := a.barsFor(cmd)
+	b, l := a.barsFor(cmd), listingFor(cmd)
 	cmd.RunE = a.verb(func(ctx context.Context, _ []string) error {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-		pools := []localapi.Pool{}
-		if err := a.client().get(ctx, localapi.PathPools, &pools); err != nil {
-			return fmt.Errorf("pool list: %w", err)
-		}
-		return a.print(pools, func(wide bool) string { return a.poolsTable(pools, wide, b) })
+		return a.list(ctx, l, func(print bool) (columns.Rows, error) { return a.pools(ctx, b, l, print) })
 	})
 	return cmd
 }
 
-// poolsTable has a row for each pool; what it has of addresses is this node's.
-func (a *app) poolsTable(pools []localapi.Pool, wide bool, b *bars) string {
-	if len(pools) == 0 {
-		return "no pools\n"
+// pools reads the pools, prints them if it should, and returns their rows.
+func (a *app) pools(ctx context.Context, b *bars, l *listing, print bool) (columns.Rows, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	pools := []localapi.Pool{}
+	if err := a.client().get(ctx, localapi.PathPools, &pools); err != nil {
+		return nil, fmt.Errorf("pool list: %w", err)
 	}
+	rows := a.poolRows(pools, a.output == formatWide, b)
+	switch {
+	case !print:
+		return rows, nil
+	case len(pools) == 0 && a.forPeople():
+		return rows, a.print(pools, func(bool) string { return "no pools\n" })
+	}
+	if err := a.printTable(pools, l, rows); err != nil || !a.forPeople() {
+		return rows, err
+	}
+	return rows, a.write([]byte(problemsOf(pools)))
+}
+
+// problemsOf has a line for each pool with a problem.
+func problemsOf(pools []localapi.Pool) (text string) {
+	for _, p := range pools {
+		if p.Problem != "" {
+			text += columns.Clean(p.Name+": "+p.Problem) + "\n"
+		}
+	}
+	return text
+}
+
+// poolRows has a row for each pool; what it has of addresses is this node's.
+func (a *app) poolRows(pools []localapi.Pool, wide bool, b *bars) columns.Rows {
 	head := []string{"NAME", "NETWORK", "RANGES", "STATE", "HELD", "FREE"}
 	drawn := a.draws(b)
 	if drawn {
@@ -58,7 +80,6 @@ func (a *app) poolsTable(pools []localapi.Pool, wide bool, b *bars) string {
 		head = append(head, "GENERATION", "ORIGIN", "BLOCKS")
 	}
 	g := columns.Rows{head}
-	problems := ""
 	for _, p := range pools {
 		var ranges, blocks []string
 		for _, r := range p.Ranges {
@@ -77,11 +98,8 @@ func (a *app) poolsTable(pools []localapi.Pool, wide bool, b *bars) string {
 			row = append(row, fmt.Sprint(p.Generation), p.Origin, strings.Join(blocks, ", "))
 		}
 		g = append(g, row)
-		if p.Problem != "" {
-			problems += columns.Clean(p.Name+": "+p.Problem) + "\n"
-		}
 	}
-	return g.String() + problems
+	return g
 }
 
 // sum returns x+y, or the largest number where that is more: a /64 is as large.

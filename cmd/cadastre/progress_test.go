@@ -68,6 +68,8 @@ func TestProgressOfABackup(t *testing.T) {
 	g.Expect(os.WriteFile(filepath.Join(dir, databaseName), make([]byte, 4<<20), 0o600)).To(Succeed())
 	agent.json(localapi.PathStatus, localapi.Status{StateDir: dir})
 	agent.mux.HandleFunc(localapi.PathBackup, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", localapi.TrailerBytes)
+		defer w.Header().Set(localapi.TrailerBytes, "4194304")
 		_, _ = w.Write(make([]byte, 1<<20))
 		w.(http.Flusher).Flush()
 		g.Eventually(errs.last, time.Minute).Should(

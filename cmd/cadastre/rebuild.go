@@ -116,7 +116,9 @@ func (a *app) rebuild(ctx context.Context, f *rebuildFlags) error {
 	if in.Pools, err = poolsOf(cfg, f.nodeID, f.blocks); err != nil {
 		return err
 	}
-	if in.Attachments, err = rebuild.ReadCache(f.results, cniPlugin); err != nil {
+	attachments, unread, err := rebuild.ReadCache(f.results, cniPlugin)
+	in.Unread = unread
+	if err != nil {
 		return fmt.Errorf("rebuild: %w", err)
 	}
 	target := &rebuildTarget{
@@ -131,7 +133,7 @@ func (a *app) rebuild(ctx context.Context, f *rebuildFlags) error {
 	}
 	p := a.progress(ctx, "rebuild", step{name: "read", unit: "sources", total: rebuildSources})
 	defer p.end()
-	w := readWorld(ctx, f, in.Attachments, a.now, p)
+	w := readWorld(ctx, f, attachments, a.now, p)
 	r := rebuilt{Database: filepath.Join(f.stateDir, databaseName), Plan: rebuild.Make(w, in)}
 	if f.write {
 		p.begin(step{name: "write " + plural(len(r.Records), "lease", "leases")})
@@ -191,7 +193,7 @@ func nextStep(r *rebuilt) string {
 	case r.Written:
 		return `
 Evidence is missing: the agent will serve these leases, and allocate no new
-addresses. Once it runs, and nothing else is in use:
+addresses. Once it runs, see whether something else is in use, and accept it:
     cadastre accept
 `
 	case !r.Complete():

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -33,11 +34,14 @@ const rebuildSources = 3
 func readWorld(
 	ctx context.Context,
 	f *rebuildFlags,
-	attachments []rebuild.Attachment,
+	attachments []witness.Attachment,
 	now func() time.Time,
 	p *progress,
 ) *witness.World {
-	w := &witness.World{Taken: now(), Driver: f.driver}
+	w := &witness.World{Taken: now(), Driver: f.driver, Attachments: attachments}
+	if boot, err := os.ReadFile(f.bootID); err == nil {
+		w.BootID = strings.TrimSpace(string(boot))
+	}
 	var paths []string
 	for _, a := range attachments {
 		paths = append(paths, a.NetNS)

@@ -97,7 +97,7 @@ func (t *rebuildTarget) write(
 	defer func() { _ = os.Remove(tmp) }() // it has its own name by then
 	opt := bolt.FileOptions{BootID: bootID, Now: t.now}
 	if p.Complete() {
-		opt.Notes = []string{filepath.Join(t.runDir, "db.note"), t.path() + ".note"}
+		opt.Notes = bolt.Notes(t.runDir, t.path())
 	}
 	if err := t.fill(ctx, tmp, opt, pools, p, w); err != nil {
 		return fmt.Errorf("rebuild: write %s: %w", tmp, err)

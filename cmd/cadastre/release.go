@@ -23,6 +23,7 @@ type releaseFlags struct {
 	localapi.ReleaseRequest
 	namespace string // of --pod, if that is only a name
 	yes       bool
+	dryRun    bool
 }
 
 // check wants exactly one selector, and makes the address one as the agent
@@ -74,11 +75,14 @@ func (a *app) releaseCmd() *cobra.Command {
 		Short: "Release addresses of a container or pod that has ended",
 		Long: `release frees the addresses of a container or pod that has ended without a DEL of
 its runtime. It lists them and asks first, and then frees exactly the listed ones.
+The agent reads all witnesses before, and refuses (exit code 4) if one of the
+addresses is in use, or a witness cannot be read completely, unless --force is given.
 
 Docker releases its addresses itself. If the engine has lost a container, --ip with
 --docker-pool releases its address; a gateway ends with its pool ("cadastre docker
 pools release").`,
 		Example: `  cadastre release --pod default/web
+  cadastre release --pod default/web --dry-run
   cadastre release --ip 10.1.5.9 --quarantined --yes
   cadastre release --ip 10.50.0.2 --docker-pool LocalDefault/10.50.0.0/24`,
 		Args:              noArgs,
@@ -103,7 +107,10 @@ pools release").`,
 		"with --ip: the `ID` of Docker's pool that has the address, as cadastre docker pools lists it",
 	)
 	flags.BoolVar(&f.Quarantined, "quarantined", false, "quarantined ones too")
+	flags.BoolVar(&f.Force, "force", false, forceInUse)
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only show what would be released, and what is in use")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
+	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
 	for _, name := range []string{"ip", "docker-pool", "container", "if", "pod"} {
 		completeValues(cmd, name)
 	}
@@ -119,6 +126,9 @@ func (a *app) release(ctx context.Context, f *releaseFlags) error {
 	if len(would.Leases) == 0 {
 		return a.nothingToRelease(ctx, f, would)
 	}
+	if f.dryRun || would.Refused != "" && !f.Force {
+		return a.showOnly(would, f.Force)
+	}
 	if err := a.showRelease(would, f.yes); err != nil {
 		return err
 	}
@@ -130,6 +140,9 @@ func (a *app) release(ctx context.Context, f *releaseFlags) error {
 	done, err := c.release(ctx, f, would.Leases)
 	if err != nil {
 		return fmt.Errorf("release: %w", err)
+	}
+	if done.Refused != "" { // an address has come into use since it was listed
+		return a.showOnly(done, f.Force)
 	}
 	if err := a.print(done, func(bool) string { return releasedText(done) }); err != nil {
 		return err
@@ -144,6 +157,17 @@ func (a *app) release(ctx context.Context, f *releaseFlags) error {
 	return nil
 }
 
+// showOnly shows what would be released, and fails if the agent would refuse that.
+func (a *app) showOnly(would localapi.ReleaseReply, force bool) error {
+	if err := a.print(would, func(wide bool) string { return a.releaseText(would, wide) }); err != nil {
+		return err
+	}
+	if would.Refused != "" && !force {
+		return refusedInUse("nothing was released")
+	}
+	return nil
+}
+
 // release asks what would be released, or releases only those.
 func (c *client) release(ctx context.Context, f *releaseFlags, only []localapi.Lease) (localapi.ReleaseReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
@@ -154,7 +178,7 @@ func (c *client) release(ctx context.Context, f *releaseFlags, only []localapi.L
 		req.Only = append(req.Only, l.Generation)
 	}
 	reply := localapi.ReleaseReply{}
-	err := c.post(ctx, localapi.PathRelease, req, &reply)
+	err := c.postInUse(ctx, localapi.PathRelease, req, &reply)
 	if reply.Leases == nil {
 		reply.Leases = []localapi.Lease{}
 	}
@@ -220,10 +244,7 @@ func (a *app) unleased(ctx context.Context, ip string) (string, error) {
 // showRelease lists the leases that are about to be released. If the output is for
 // programs, the list goes to the user who is asked, if there is a question.
 func (a *app) showRelease(would localapi.ReleaseReply, yes bool) error {
-	text := a.leasesTable(would.Leases, a.output == formatWide)
-	for _, s := range would.Skipped {
-		text += "not released: " + columns.Clean(s) + "\n"
-	}
+	text := a.releaseText(would, a.output == formatWide)
 	switch {
 	case a.forPeople():
 		return a.write([]byte(text))
@@ -231,6 +252,16 @@ func (a *app) showRelease(would localapi.ReleaseReply, yes bool) error {
 		fmt.Fprint(a.stderr, text)
 	}
 	return nil
+}
+
+// releaseText lists the leases that would be released, those that would not, and what is in
+// use.
+func (a *app) releaseText(would localapi.ReleaseReply, wide bool) string {
+	text := a.leasesTable(would.Leases, wide)
+	for _, s := range would.Skipped {
+		text += "not released: " + columns.Clean(s) + "\n"
+	}
+	return text + inUseText(would.InUse)
 }
 
 func releasedText(done localapi.ReleaseReply) string {

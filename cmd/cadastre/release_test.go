@@ -116,7 +116,7 @@ func TestReleaseNothing(t *testing.T) {
 		})
 	}
 	g := NewWithT(t)
-	g.Expect(call(t, newAgent(t).socket, "", "release", "--pod", "a/b", "-o", "json").out).To(MatchJSON(`{"leases":[]}`))
+	g.Expect(call(t, newAgent(t).socket, "", "release", "--pod", "a/b", "-o", "json").out).To(MatchJSON(`{"leases":[],"inUse":null,"incomplete":null}`))
 }
 
 // What was leased between the list and the yes is not released.

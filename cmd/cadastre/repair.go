@@ -18,14 +18,17 @@ import (
 
 	"github.com/cadastre/cadastre/internal/columns"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // repairFlags are the flags of repair.
 type repairFlags struct {
 	report     string
+	all        bool // every finding of a number
 	signatures []string
 	dryRun     bool
 	yes        bool
+	force      bool
 }
 
 // Outcomes of a repair.
@@ -48,26 +51,42 @@ type repairResult struct {
 func (a *app) repairCmd() *cobra.Command {
 	var f repairFlags
 	cmd := &cobra.Command{
-		Use:   "repair --from-report FILE",
-		Short: "Repair the findings of a report of check",
+		Use:   "repair --from-report FILE | repair NUMBER --all",
+		Short: "Repair the findings of a report of check, or all of one number",
 		Long: `repair reads a report of "cadastre check -o json", shows the change that ends each
 finding, and asks before the agent makes it. The agent looks at each finding in a fresh
 round of the witnesses, and refuses one that has changed since the report; the age of
-the report does not matter. For a finding without a safe change repair shows what to do
+the report does not matter. It also refuses to end a lease or a quarantine whose address
+is in use, or while a witness cannot be read completely, unless --force is given. For a finding without a safe change repair shows what to do
 by hand.
+
+"repair NUMBER --all" runs check, which reads two rounds of the witnesses, lists the
+findings of that number, and asks once for all of them. Only so it releases leases whose
+address is on no link (C206): on a node without a container runtime, and without a
+network namespace at the path of the lease. No witness proves there that the pod has
+ended, so a person decides: no program does this by itself.
 
 The exit code is 0 if all selected findings are repaired or have to be repaired by
 hand, 4 if one was refused, 1 if one failed, and 3 if no agent answers.`,
 		Example: `  cadastre check -o json > report.json
   cadastre repair --from-report report.json --dry-run
-  cadastre repair --from-report report.json --finding 1f0c6a1e9d3b5a77 --yes`,
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.verb(func(ctx context.Context, _ []string) error {
+  cadastre repair --from-report report.json --finding 1f0c6a1e9d3b5a77 --yes
+  cadastre repair C206 --all`,
+		Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			var numbers []string
+			for _, k := range findings.Kinds() {
+				numbers = append(numbers, k.Number+"\t"+k.Name)
+			}
+			return numbers, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			if len(args) == 1 || f.all {
+				return a.repairNumber(ctx, f, args)
+			}
 			if f.report == "" {
-				return usagef(
-					"repair wants a report: write --from-report FILE, with a file that \"cadastre check -o json\" printed",
-				)
+				return usagef("repair wants findings: write --from-report FILE, with a file that " +
+					"\"cadastre check -o json\" printed, or a number and --all, such as C206 --all")
 			}
 			return a.repair(ctx, f)
 		}),
@@ -85,7 +104,9 @@ hand, 4 if one was refused, 1 if one failed, and 3 if no agent answers.`,
 		nil,
 		"only the finding with this `SIGNATURE`; may be given several times",
 	)
+	flags.BoolVar(&f.all, "all", false, "all findings of the number that check finds now")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only show the changes")
+	flags.BoolVar(&f.force, "force", false, forceInUse)
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 	completeValues(cmd, "finding")
 	return cmd
@@ -108,17 +129,17 @@ func (a *app) repair(ctx context.Context, f repairFlags) error {
 	results := []repairResult{}
 	answers := bufio.NewReader(a.stdin)
 	for _, finding := range selected {
-		r, err := a.repairOne(ctx, f, finding, answers)
+		r, err := a.shown(a.repairOne(ctx, f, finding, answers))
 		if err != nil {
 			return fmt.Errorf("repair %s %s: %w", finding.Number, finding.Signature, err)
 		}
 		results = append(results, r)
-		if a.forPeople() {
-			if err := a.write([]byte(resultText(r))); err != nil {
-				return err
-			}
-		}
 	}
+	return a.repaired(results)
+}
+
+// repaired prints the results of a repair, and returns its exit code.
+func (a *app) repaired(results []repairResult) error {
 	if err := a.print(results, func(bool) string { return resultsText(results) }); err != nil {
 		return err
 	}
@@ -185,30 +206,33 @@ func (a *app) repairOne(
 	finding localapi.Finding,
 	answers *bufio.Reader,
 ) (repairResult, error) {
-	would, err := a.askRepair(ctx, finding, true)
-	if err != nil {
-		return failedRepair(finding, err)
-	}
-	if r, final := outcomeOf(finding, would); final {
-		return r, nil
-	}
-	if f.dryRun {
-		return repairResult{would.Finding, repairWould, would.Change}, nil
+	would, err := a.change(ctx, localapi.RepairRequest{Finding: finding, DryRun: true, Force: f.force})
+	if err != nil || would.Outcome != repairWould || f.dryRun {
+		return would, err
 	}
 	if !f.yes {
-		fmt.Fprint(a.stderr, cleanLines(findingText(would.Finding))+"change: "+columns.Clean(would.Change)+"\n")
+		fmt.Fprint(a.stderr, cleanLines(findingText(would.Finding))+"change: "+columns.Clean(would.Text)+"\n")
 		if !a.agreed(ctx, answers, "Make this change? [y/N] ") {
-			return repairResult{would.Finding, repairSkipped, would.Change}, nil
+			would.Outcome = repairSkipped
+			return would, nil
 		}
 	}
-	done, err := a.askRepair(ctx, finding, false)
+	return a.change(ctx, localapi.RepairRequest{Finding: finding, Force: f.force})
+}
+
+// change lets the agent make the change of one finding, or with DryRun describe it.
+func (a *app) change(ctx context.Context, req localapi.RepairRequest) (repairResult, error) {
+	reply, err := a.askRepair(ctx, req)
 	if err != nil {
-		return failedRepair(finding, err)
+		return failedRepair(req.Finding, err)
 	}
-	if r, final := outcomeOf(finding, done); final {
+	if r, final := outcomeOf(req.Finding, reply); final {
 		return r, nil
 	}
-	return repairResult{done.Finding, repairDone, done.Change}, nil
+	if req.DryRun {
+		return repairResult{reply.Finding, repairWould, reply.Change}, nil
+	}
+	return repairResult{reply.Finding, repairDone, reply.Change}, nil
 }
 
 // failedRepair returns the result of an error; without an agent it returns the error.
@@ -233,14 +257,13 @@ func outcomeOf(finding localapi.Finding, reply localapi.RepairReply) (r repairRe
 
 func (a *app) askRepair(
 	ctx context.Context,
-	finding localapi.Finding,
-	dryRun bool,
+	req localapi.RepairRequest,
 ) (reply localapi.RepairReply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, workTimeout)
 	defer cancel()
 	p := a.progress(ctx, "repair", agentStep())
 	defer p.end()
-	err = a.client().post(ctx, localapi.PathRepair, localapi.RepairRequest{Finding: finding, DryRun: dryRun}, &reply)
+	err = a.client().post(ctx, localapi.PathRepair, req, &reply)
 	return reply, err
 }
 

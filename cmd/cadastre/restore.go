@@ -46,8 +46,9 @@ func (a *app) restoreCmd() *cobra.Command {
 was there. The agent must not run. It works on files only.
 
 The agent does not know what was allocated after the backup was made. It serves
-the leases in the backup, and allocates no new address before a person who knows
-that nothing else is in use has run cadastre accept.`,
+the leases in the backup, and allocates no new address. If pods run that a backup
+does not know, cadastre rebuild makes a better database, and is safe while they run.
+Otherwise cadastre accept ends the doubt.`,
 		Example: `  cadastre restore /var/backups/cadastre.db`,
 		Args:    oneFile,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
@@ -87,9 +88,11 @@ func restoredText(r restored) string {
 		text += `
 The backup lacks what the database that was there knew: addresses may have been
 allocated since. The agent will serve the leases in the backup, and allocate no
-new addresses. Once it runs, see what is forgotten, and accept it, with
+new addresses. If there is a newer copy, restore that one. If pods run that the
+backup does not know, make a database from what runs instead, which is safe:
+    cadastre rebuild
+Otherwise start the agent, see what is forgotten and what is in use, and accept it:
     cadastre accept
-Accept only if nothing uses an address that the backup does not know.
 `
 	}
 	return text

@@ -21,8 +21,8 @@ type resyncReport struct {
 func (a *app) resyncCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "resync",
-		Short: "Let the agent compare all that it should have done with what there is",
-		Long: `resync lets the agent compare all that it should have done with what there is,
+		Short: "Compare what the agent wants with what exists, and repair it",
+		Long: `resync lets the agent compare what it wants with what exists, and repair the difference,
 and waits until it has. No lease is lost by it.`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,

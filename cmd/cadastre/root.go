@@ -23,7 +23,7 @@ const (
 	exitFailed     = 1
 	exitUsage      = 2
 	exitNoAgent    = 3
-	exitFindings   = 4 // check; and apply, plan and repair where the agent refuses
+	exitFindings   = 4 // check; and where the agent refuses: apply, plan, repair, and what ends something in use
 	exitCannotTell = 5 // check only
 )
 
@@ -61,6 +61,7 @@ type app struct {
 	terminal       func(io.Writer) terminal
 
 	uninstallKernel uninstallFunc
+	usesOfKernel    func() ([]string, error) // of what uninstallKernel removes
 
 	socket  string
 	kubectl kubectl
@@ -84,6 +85,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, getenv func(string) strin
 		terminal: terminalOf,
 
 		uninstallKernel: uninstallKernel,
+		usesOfKernel:    usesOfKernel,
 	}
 }
 
@@ -116,10 +118,11 @@ func (a *app) rootCmd() *cobra.Command {
 		Use:   "cadastre",
 		Short: "The land register of this node's addresses",
 		Long: `cadastre shows which addresses this node has, who holds them and since when, and
-how the node's agent is.
+how the node's agent is. "get leases", "pools" and "nodes" are further names of the lists.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
-4 findings, 5 cannot tell; of apply, plan --against and repair also 4 refused.`,
+4 findings, 5 cannot tell; of explain 1 without an answer. 4 is also the code of what the
+agent refuses: apply, plan -f, repair, and what a verb would end that is in use.`,
 		Version:       version.Read().String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -165,6 +168,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no agent answers; of check also
 		a.uninstallCmd(),
 		a.versionCmd(),
 	)
+	root.AddCommand(a.habits()...)
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {
 		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // otherwise it takes any argument

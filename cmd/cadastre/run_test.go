@@ -155,8 +155,10 @@ func TestAgentTalksNonsense(t *testing.T) {
 func TestUsage(t *testing.T) {
 	agent := newAgent(t)
 	for _, c := range []struct{ args, want string }{
-		{"lease", "unknown command \"lease\" for \"cadastre\""},
-		{"help lease", "unknown command \"lease\""},
+		{"leese", "unknown command \"leese\" for \"cadastre\""},
+		{"help leese", "unknown command \"leese\""},
+		{"get cows", "unknown command \"cows\" for \"cadastre get\""},
+		{"leases --no-headers -o json", "--sort-by and --watch are for tables: leave -o json out"},
 		{"completion csh", "unknown command \"csh\""},
 		{"leases --pot x", "unknown flag: --pot"},
 		{"leases -x", "unknown shorthand flag: 'x'"},
@@ -173,7 +175,7 @@ func TestUsage(t *testing.T) {
 		{"release --ip 10.1.5.2 --if eth0", `--if: "eth0" goes with --container only`},
 		{"release --pod web", `--pod: "web" is not a pod`},
 		{"status --live --ready", "[live ready]"},
-		{"events --since x", `invalid argument "x" for "--since" flag`},
+		{"events --since x", `invalid argument "x" for "--since" flag: want the number of an event, such as 100, or an age, such as 5m`},
 		{"backup", "backup takes one FILE, but was given 0 arguments"},
 		{"restore a b", "restore takes one FILE, but was given 2 arguments"},
 		{"plan --config " + contivConf, "--node-id is missing, and cadastre.nodeID in ../../conf/contiv.conf pins none: write --node-id 5, or --node-id 1-10"},
@@ -184,7 +186,7 @@ func TestUsage(t *testing.T) {
 		{"node release a b", "release takes one NAME, but was given 2 arguments"},
 		{"apply", "--filename is missing: write -f pools.yaml, or -f - for standard input"},
 		{"apply pools.yaml", `apply takes no arguments, but was given "pools.yaml"`},
-		{"plan -f pools.yaml", "--filename goes with --against only: write --against /run/cadastre/agent.sock -f pools.yaml, or --config pools.yaml"},
+		{"plan -f pools.yaml --config x", "[filename config]"},
 		{"plan --against a.sock", "--filename is missing: write --against a.sock -f pools.yaml, or -f - for standard input"},
 		{"plan --against a.sock -f x --node-id 5", "[against node-id]"},
 		{"plan --against a.sock -f x --config y", "[against config]"},
@@ -217,12 +219,12 @@ func TestHelpAndCompletion(t *testing.T) {
 		{"check --help", "4 if there are"},
 		{"node", "cadastre node [command]"},
 		{"help node release", "cadastre node release NAME [flags]"},
-		{"plan --help", "cadastre plan --against /run/cadastre/agent.sock -f pools.yaml"},
+		{"plan --help", "cadastre plan -f pools.yaml"},
 		{"completion", "completion bash"},
 		{"completion bash", "__start_cadastre"},
 		{"__complete leases -o ''", "table\nwide\njson\nyaml\n"},
 		{"__complete leases --state ''", "pending\nheld\ncooling\nquarantined\n"},
-		{"__complete re", "release\tRelease addresses of a container or pod that has ended\nrepair\tRepair the findings of a report of check\nrestore"},
+		{"__complete re", "release\tRelease addresses of a container or pod that has ended\nrepair\tRepair the findings of a report of check, or all of one number\nrestore"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			g := NewWithT(t)

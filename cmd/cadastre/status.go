@@ -13,11 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cadastre/cadastre/internal/columns"
+	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 func (a *app) statusCmd() *cobra.Command {
-	var live, ready bool
+	var live, ready, wait bool
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show how the agent is, and how full its blocks are",
@@ -29,6 +32,11 @@ is, 1 where something is, 3 where no agent answers.`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			if wait {
+				if err := a.awaitReady(ctx, timeout); err != nil {
+					return err
+				}
+			}
 			switch {
 			case live:
 				return a.probe(ctx, "live", localapi.PathHealthz)
@@ -40,8 +48,32 @@ is, 1 where something is, 3 where no agent answers.`,
 	}
 	cmd.Flags().BoolVar(&live, "live", false, "only tell whether the agent is alive")
 	cmd.Flags().BoolVar(&ready, "ready", false, "only tell whether the agent can serve pods")
+	cmd.Flags().BoolVar(&wait, "wait", false, "first wait until the agent can serve pods")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --wait: fail after this `TIME`")
+	completeValues(cmd, "timeout")
 	cmd.MarkFlagsMutuallyExclusive("live", "ready")
 	return cmd
+}
+
+// awaitReady waits until the agent can serve pods. An agent that does not run yet is waited for,
+// too.
+func (a *app) awaitReady(ctx context.Context, timeout time.Duration) error {
+	const often = 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var last error
+	for {
+		err := a.client().get(ctx, localapi.PathReadyz, nil)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err
+		}
+		if a.pause(ctx, often) != nil || ctx.Err() != nil {
+			return fmt.Errorf("status: the agent is not ready within %s: %w", timeout, last)
+		}
+	}
 }
 
 // probe asks what a kubelet would ask.
@@ -76,7 +108,21 @@ func (a *app) status(ctx context.Context) error {
 	if err := a.client().get(ctx, localapi.PathStatus, &s); err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
-	return a.print(s, func(wide bool) string { return a.statusText(s, wide) })
+	return a.print(s, func(wide bool) string {
+		return a.statusText(s, a.differences(ctx), wide)
+	})
+}
+
+// differences returns the number of findings of the last comparison, 0 if there is none. A
+// witness that does not answer holds up no status.
+func (a *app) differences(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, 2*dialTimeout)
+	defer cancel()
+	var m localapi.MapFindings
+	if a.client().get(ctx, localapi.PathMapFindings, &m) != nil || m.Report == nil {
+		return 0
+	}
+	return m.Report.Differences()
 }
 
 // dataplaneText returns what the agent makes of the network, "" if it makes nothing.
@@ -90,7 +136,7 @@ func dataplaneText(s localapi.Status) string {
 	return ""
 }
 
-func (a *app) statusText(s localapi.Status, wide bool) string {
+func (a *app) statusText(s localapi.Status, differences int, wide bool) string {
 	now := a.now()
 	var g columns.Rows
 	g.Add("node", nodeText(s, wide))
@@ -107,19 +153,26 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 		g.Add("instance", s.Instance)
 	}
 	g.Add("live", yesOr(s.Live, s.LiveError))
-	g.Add("ready", yesOr(s.Ready, s.ReadyError))
+	ready := yesOr(s.Ready, s.ReadyError)
+	if s.Suspended != "" && s.ReadyError == s.Suspended { // said once, in the next line
+		ready = "no"
+	}
+	g.Add("ready", ready)
 	if s.Suspended != "" {
 		g.Add("suspended", "no new address is allocated: "+s.Suspended)
 	}
 	if s.ConfigProblem != "" {
 		g.Add("problem", s.ConfigProblem)
 	}
+	if differences > 0 {
+		g.Add("findings", fmt.Sprintf("%d: cadastre check", differences))
+	}
 	g.Add("event loop", loopText(s, now, wide))
 	if s.DatabaseError != "" {
 		g.Add("database", s.DatabaseError)
 	}
 	g.Add("store", s.KVDB+", state in "+s.StateDir)
-	if text := clusterText(s); text != "" {
+	if text := clusterText(s, now); text != "" {
 		g.Add("cluster", text)
 	}
 	g.Add("pod blocks", "from "+s.PodBlocks)
@@ -128,6 +181,9 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	}
 	if text := dataplaneText(s); text != "" {
 		g.Add("data plane", text)
+	}
+	if text := hostPortsText(s.HostPorts); text != "" {
+		g.Add("host ports", text)
 	}
 	for _, c := range s.Claims {
 		g.Add("claim", claimText(c, now))
@@ -152,12 +208,28 @@ func (a *app) statusText(s localapi.Status, wide bool) string {
 	}
 	text := g.String()
 	for _, b := range s.Blocks {
+		if b.Pool == ipam.HostPool && s.Dataplane == string(contivconf.DataplaneLinux) && !wide {
+			continue // only VPP has that link
+		}
 		text += columns.Clean(blockText(b, wide)) + "\n"
 	}
 	if len(s.Blocks) == 0 {
 		text += "no blocks\n"
 	}
 	return text
+}
+
+// hostPortsText tells whether pods get host ports, "" if the agent writes no CNI list.
+func hostPortsText(h *localapi.HostPorts) string {
+	switch {
+	case h == nil:
+		return ""
+	case len(h.Versions) == 0:
+		return "none: the CNI list has no portmap: " + h.Reason
+	case h.Reason != "":
+		return "by portmap; " + h.Reason + ": " + strings.Join(h.Versions, ", ")
+	}
+	return "by portmap of the versions " + strings.Join(h.Versions, ", ")
 }
 
 // claimText describes a claim, and what a pending one waits for.
@@ -183,7 +255,11 @@ func nodeText(s localapi.Status, wide bool) string {
 	if wide && s.NodeIDGeneration > 0 {
 		text += fmt.Sprintf(" of generation %d", s.NodeIDGeneration)
 	}
-	if s.NodeIDProblem != "" {
+	switch {
+	case s.NodeIDProblem == "":
+	case strings.Contains(s.Suspended, s.NodeIDProblem): // said once, as the reason of that
+		text += ", which may not be its own"
+	default:
 		text += ", which may not be its own: " + s.NodeIDProblem
 	}
 	return text
@@ -191,13 +267,13 @@ func nodeText(s localapi.Status, wide bool) string {
 
 // clusterText describes the cluster store; "" if the agent has none but its own
 // database and says nothing of it.
-func clusterText(s localapi.Status) string {
+func clusterText(s localapi.Status, now time.Time) string {
 	var text string
 	switch {
 	case s.KVDBConnected:
 		text = "connected"
 	case s.KVDBError != "":
-		text = "not connected: " + s.KVDBError
+		text = "not connected" + sinceText(s, now) + ": " + s.KVDBError
 	case s.StateFrom != "" || s.KVDB != "bolt":
 		text = "not connected"
 	default:
@@ -210,6 +286,24 @@ func clusterText(s localapi.Status) string {
 		text += fmt.Sprintf("; this node's copy of its state of revision %d", s.KVDBRevision)
 	case "":
 		text += "; no state yet"
+	}
+	return text
+}
+
+// sinceText says since when the store is away, and until when the agent allocates.
+func sinceText(s localapi.Status, now time.Time) string {
+	if s.KVDBAway.IsZero() {
+		return ""
+	}
+	clock := func(t time.Time) string {
+		if t = t.In(now.Location()); t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+			return t.Format(time.TimeOnly)
+		}
+		return t.Format(time.DateTime)
+	}
+	text := fmt.Sprintf(" since %s (%s)", clock(s.KVDBAway), age(now, s.KVDBAway))
+	if s.Suspended == "" && s.AllocatesUntil.After(now) {
+		text += fmt.Sprintf(", allocates until %s (for %s)", clock(s.AllocatesUntil), age(s.AllocatesUntil, now))
 	}
 	return text
 }

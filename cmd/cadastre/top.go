@@ -28,7 +28,7 @@ func (a *app) topCmd() *cobra.Command {
 	var f topFlags
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show pools, nodes, rates and findings, again and again",
+		Short: "Show pools, nodes, rates and findings, live",
 		Long: `top shows the agent's pools and how full they are, the rates of CNI requests and of
 commits, the queue of the event loop, the findings of the last comparison, and the nodes
 of the cluster, those with the most leases first. It shows them anew after each interval

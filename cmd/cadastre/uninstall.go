@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,6 +48,7 @@ type uninstalled struct {
 	Plugin  string   `json:"plugin,omitempty"` // path of the CNI plugin
 	Kernel  []string `json:"kernel,omitempty"` // objects of the kernel; empty if they are only shown
 	Kept    []string `json:"kept,omitempty"`   // paths that stay
+	InUse   []string `json:"inUse"`            // pods that run, and lose their network
 }
 
 func (a *app) uninstallCmd() *cobra.Command {
@@ -60,10 +62,12 @@ rules, and the nftables table "cadastre"), and the CNI plugin. Objects without
 Cadastre's marks stay, and so does the database, which knows the addresses of this
 node.
 
-Pods that use the agent's links lose their network. uninstall refuses to work while
-an agent runs here. It changes nothing without --yes.
+Pods that use the agent's links lose their network. uninstall names them, and
+refuses to remove anything while one runs, or while an agent runs here, unless
+--force is given. It changes nothing without --yes.
 
-Exit codes: 0 removed, or with --dry-run shown; 1 failed, or shown.`,
+Exit codes: 0 removed, or with --dry-run shown; 1 failed, or shown; 4 refused,
+or with --dry-run would be, because pods run.`,
 		Example: `  cadastre uninstall          # shows what would be removed
   cadastre uninstall --yes`,
 		Args:              noArgs,
@@ -73,7 +77,8 @@ Exit codes: 0 removed, or with --dry-run shown; 1 failed, or shown.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&o.yes, "yes", false, "remove, after showing what")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "only show what would be removed")
-	flags.BoolVar(&o.force, "force", false, "also while an agent runs, which makes again what it needs")
+	flags.BoolVar(&o.force, "force", false,
+		"also while pods use the agent's links, and while an agent runs, which makes again what it needs")
 	flags.StringVar(&o.config, "config", defaultConfig, "the agent's configuration `FILE`, if it is still there")
 	flags.StringVar(&o.runDir, "run-dir", "", "the agent's run `DIRECTORY` (default: that of its socket)")
 	flags.StringVar(&o.stateDir, "state-dir", defaultStateDir, "the agent's state `DIRECTORY`")
@@ -95,7 +100,13 @@ func (a *app) uninstall(ctx context.Context, o uninstallOptions) error {
 	}
 	defer release()
 	r, err := o.find()
-	if err == nil && o.yes {
+	if err == nil {
+		if r.InUse, err = a.usesOfKernel(); o.force { // who uses it does not matter
+			err = nil
+		}
+	}
+	refused := len(r.InUse) > 0 && !o.force
+	if err == nil && o.yes && !refused {
 		r.Removed = true
 		err = a.remove(ctx, &r, o)
 	}
@@ -105,6 +116,8 @@ func (a *app) uninstall(ctx context.Context, o uninstallOptions) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("uninstall: %w", err)
+	case refused && (o.yes || o.dryRun):
+		return refusedInUse("nothing was removed")
 	case !o.yes && !o.dryRun:
 		return &exitError{code: exitFailed}
 	}
@@ -204,6 +217,18 @@ func uninstallKernel(ctx context.Context) (removed []string, err error) {
 	return linux.Uninstall(ctx, linux.Options{})
 }
 
+// usesOfKernel describes the pods that run with links of the southbound.
+func usesOfKernel() (all []string, err error) {
+	wires, err := linux.LivingWires(linux.Options{})
+	all = []string{}
+	for _, w := range wires {
+		addrs := strings.Join(each(w.Addrs, netip.Addr.String), " and ")
+		all = append(all, fmt.Sprintf("%s is used by %s through link %s: the pod loses its network",
+			cmp.Or(addrs, "no address"), w.Attachment, w.Link))
+	}
+	return all, err
+}
+
 func uninstalledText(r uninstalled) string {
 	verb := "to remove"
 	if r.Removed {
@@ -227,6 +252,9 @@ func uninstalledText(r uninstalled) string {
 		g.Add("stays", kept)
 	}
 	text := g.String()
+	if len(r.InUse) > 0 {
+		text = strings.TrimRight(text, "\n") + "\nin use now:\n  " + strings.Join(r.InUse, "\n  ") + "\n"
+	}
 	if !r.Removed {
 		text = strings.TrimRight(text, "\n") + "\nnothing was changed: to remove this, repeat with --yes\n"
 	}

@@ -24,6 +24,7 @@ type uninstallNode struct {
 	dir    string
 	kernel int // calls that remove what is in the kernel
 	err    error
+	uses   []string // pods that run
 }
 
 func newUninstallNode(t *testing.T) *uninstallNode {
@@ -46,6 +47,7 @@ func (n *uninstallNode) uninstall(args ...string) (code int, out string) {
 		n.kernel++
 		return nil, n.err
 	}
+	a.usesOfKernel = func() ([]string, error) { return n.uses, nil }
 	code = a.run(context.Background(), append([]string{"uninstall", "--config", "", "--run-dir", n.path("run"), "--state-dir", n.path("state"),
 		"--cni-conf-dir", n.path("net.d"), "--cni-bin-dir", n.path("bin")}, args...))
 	return code, stdout.String() + stderr.String()
@@ -104,6 +106,31 @@ func TestUninstallBesideAnAgent(t *testing.T) {
 	code, out = n.uninstall("--yes", "--force")
 	n.Expect(code).To(BeZero(), out)
 	n.Expect(n.kernel).To(Equal(1))
+}
+
+// Pods that run lose their network: that needs force.
+func TestUninstallWithPodsThatRun(t *testing.T) {
+	n := newUninstallNode(t)
+	n.uses = []string{"10.1.0.22 is used by k8s/3f1c/eth0 through link cad1: the pod loses its network"}
+	for _, c := range []struct {
+		args   []string
+		code   int
+		kernel int
+	}{
+		{nil, exitFailed, 0},
+		{[]string{"--dry-run"}, exitFindings, 0},
+		{[]string{"--dry-run", "--force"}, 0, 0},
+		{[]string{"--yes"}, exitFindings, 0},
+		{[]string{"--yes", "--force"}, 0, 1},
+	} {
+		code, out := n.uninstall(c.args...)
+		n.Expect(code).To(Equal(c.code), out)
+		n.Expect(out).To(ContainSubstring("in use now:\n  " + n.uses[0] + "\n"))
+		n.Expect(n.kernel).To(Equal(c.kernel))
+	}
+	code, out := n.uninstall("--yes", "-o", "json")
+	n.Expect(code).To(Equal(exitFindings))
+	n.Expect(out).To(And(ContainSubstring(`"removed": false`), ContainSubstring("10.1.0.22 is used by")))
 }
 
 func TestUninstallAndItsConfiguration(t *testing.T) {

@@ -92,12 +92,18 @@ default 10.1.5.0/24 active: 12 held, 2 infra, 3 cooling, 0 quarantined, 237 free
 		"":                                     func(*localapi.Status) {},
 		"not connected: refused; no state yet": func(s *localapi.Status) { s.KVDBError = "refused" },
 		"not connected: refused; this node's copy of its state of revision 7": func(s *localapi.Status) { s.KVDBError, s.StateFrom, s.KVDBRevision = "refused", "mirror", 7 },
-		"not connected; its state of revision 0":                              func(s *localapi.Status) { s.StateFrom = "remote" },
-		"connected; no state yet":                                             func(s *localapi.Status) { s.KVDBConnected = true },
+		"not connected since 11:40:00 (20m), allocates until 2026-03-05 05:00:00 (for 17h): refused; its state of revision 0": func(s *localapi.Status) {
+			s.KVDBError, s.StateFrom, s.KVDBAway, s.AllocatesUntil = "refused", "remote", noon().Add(-20*time.Minute), noon().Add(17*time.Hour)
+		},
+		"not connected since 2026-03-03 12:00:00 (24h): refused; no state yet": func(s *localapi.Status) {
+			s.KVDBError, s.Suspended, s.KVDBAway, s.AllocatesUntil = "refused", "node ID 5: not confirmed", noon().Add(-24*time.Hour), noon().Add(-time.Hour)
+		},
+		"not connected; its state of revision 0": func(s *localapi.Status) { s.StateFrom = "remote" },
+		"connected; no state yet":                func(s *localapi.Status) { s.KVDBConnected = true },
 	} {
 		s := someStatus()
 		change(&s)
-		NewWithT(t).Expect(clusterText(s)).To(Equal(want))
+		NewWithT(t).Expect(clusterText(s, noon())).To(Equal(want))
 	}
 }
 
@@ -285,9 +291,11 @@ restored /state/cadastre.db from copy.db: 7 leases
 
 The backup lacks what the database that was there knew: addresses may have been
 allocated since. The agent will serve the leases in the backup, and allocate no
-new addresses. Once it runs, see what is forgotten, and accept it, with
+new addresses. If there is a newer copy, restore that one. If pods run that the
+backup does not know, make a database from what runs instead, which is safe:
+    cadastre rebuild
+Otherwise start the agent, see what is forgotten and what is in use, and accept it:
     cadastre accept
-Accept only if nothing uses an address that the backup does not know.
 `)
 	g := NewWithT(t)
 	g.Expect(restore("copy.db", "-o", "json").out).To(MatchJSON(`{"file":"copy.db","database":"/state/cadastre.db","kept":"","leases":7,"older":true}`))

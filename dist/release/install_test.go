@@ -170,6 +170,7 @@ func (r made) testBareMachine(t *testing.T) {
 	s.next(t)
 	g.Expect(s.next(t)).To(And(ContainSubstring("ready       yes"), ContainSubstring(`"address": "10.1.1.2/32"`),
 		ContainSubstring("inet 10.1.1.2/32"), ContainSubstring(" 0% packet loss"), MatchRegexp(`10\.1\.1\.2 +held +pod`), ContainSubstring("\nclean: ")))
+	g.Expect(s.next(t)).To(ContainSubstring("nothing to repair: check has no finding C206"))
 	s.next(t)
 	left := s.run(t, "ls -d /usr/bin/cadastre* /opt/cni/bin/cadastre* /etc/cadastre /var/lib/cadastre 2>/dev/null || true; ip -brief link; ip route; ip netns")
 	g.Expect(strings.Fields(left)).To(HaveExactElements("lo", "UNKNOWN", "00:00:00:00:00:00", "<LOOPBACK,UP,LOWER_UP>"), "nothing is left")

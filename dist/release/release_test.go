@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -120,6 +121,7 @@ func TestRelease(t *testing.T) {
 	r := made{dir: out, commit: git(t, source, "rev-parse", "HEAD")}
 	t.Run("sums", r.testSums)
 	t.Run("archive", r.testArchive)
+	t.Run("command line", r.testCommandLine)
 	t.Run("manifests", r.testManifests)
 	t.Run("charts", r.testCharts)
 	t.Run("sbom", r.testSBOM)
@@ -206,7 +208,7 @@ func (r made) testSums(t *testing.T) {
 	g.Expect(r.names(g)).To(ConsistOf("SHA256SUMS", "NOTES.md", "cadastre_9.8.7_linux_ARCH.tar.gz", "cadastre_9.8.7_linux_ARCH.spdx.json", "cadastre_9.8.7_kubernetes.tar.gz", "cadastre-9.8.7.tgz", "cadastre-crds-9.8.7.tgz",
 		"cadastre-agent_9.8.7.oci.tar", "cadastre-cni_9.8.7.oci.tar", "cadastre-operator_9.8.7.oci.tar", "cadastre_9.8.7_ARCH.deb", "cadastre-cni_9.8.7_ARCH.deb",
 		"cadastre_9.8.7.intoto.json"))
-	g.Expect(string(r.file(g, notesName))).To(And(HavePrefix("### Added\n"), Not(ContainSubstring("\n## "))))
+	g.Expect(string(r.file(g, notesName))).To(And(HavePrefix("### "), ContainSubstring("\n### Added\n"), Not(ContainSubstring("\n## "))))
 	text := string(r.file(g, sumsName))
 	g.Expect(strings.Count(text, "\n")).To(Equal(len(r.names(g)) - 2)) // without itself and the provenance
 	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", sumsName)
@@ -284,6 +286,25 @@ func (r made) testArchive(t *testing.T) {
 		g.Expect(string(out)).To(Equal(fmt.Sprintf("%s %s, %s, %s\n", filepath.Base(name), tag, r.commit[:12], goVersion(t))))
 	}
 	g.Expect(count).To(Equal(6))
+}
+
+// testCommandLine: the line of the install pages unpacks the command line, under both names.
+func (r made) testCommandLine(t *testing.T) {
+	g := NewWithT(t)
+	for _, page := range []string{"kubeadm.md", "k3s.md", "kind.md"} {
+		dir := t.TempDir()
+		line := regexp.MustCompile(`(?m)^tar .* -C /usr/local .*kubectl-cadastre.*$`).FindString(text(g, "docs/install/"+page))
+		line = strings.NewReplacer("/usr/local", dir, "_amd64", "_"+runtime.GOARCH).Replace(line)
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", line)
+		cmd.Dir = r.dir
+		out, err := cmd.CombinedOutput()
+		g.Expect(err).NotTo(HaveOccurred(), "%s: %s: %s", page, line, out)
+		for _, name := range []string{"cadastre", "kubectl-cadastre"} {
+			out, err := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", name), "--version").Output()
+			g.Expect(err).NotTo(HaveOccurred(), page)
+			g.Expect(string(out)).To(ContainSubstring(tag))
+		}
+	}
 }
 
 // goVersion is the version of Go that builds.

@@ -254,6 +254,7 @@ func forms() map[string]form {
 			"/var/run/docker/netns",
 			"/run/docker/netns",
 		),
+		"cadastre.witnesses.results": words("/var/lib/cni/results"),
 		"cadastre.witnesses.runtime": words(
 			"auto",
 			"none",

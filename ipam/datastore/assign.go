@@ -57,6 +57,9 @@ func (ds *DataStore) Assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 	if key.IsZero() {
 		return Assigned{}, fmt.Errorf("assign an address: the key is empty")
 	}
+	if ctx.Err() != nil {
+		return Assigned{}, fmt.Errorf("assign an address to %s: %w", key, context.Cause(ctx))
+	}
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	x, err := ds.assign(ctx, key, pod, f)
@@ -154,6 +157,9 @@ func (ds *DataStore) noAddress(f ledger.Family, wait time.Duration) error {
 func (ds *DataStore) Unassign(ctx context.Context, key IPAMKey) (Assigned, error) {
 	if key.IsZero() {
 		return Assigned{}, ErrUnknownPod
+	}
+	if ctx.Err() != nil {
+		return Assigned{}, fmt.Errorf("release the address of %s: %w", key, context.Cause(ctx))
 	}
 	a, of, err := ds.unassign(ctx, key)
 	switch {

@@ -96,6 +96,9 @@ func NewDataStore(log *slog.Logger, backingStore Checkpointer) *DataStore {
 // New returns an empty store.
 func New(opt Options) *DataStore {
 	opt.defaults()
+	if file, ok := opt.Checkpoint.(*JSONFile); ok {
+		opt.Checkpoint = file.ofStore()
+	}
 	ds := &DataStore{
 		CheckpointMigrationPhase: CheckpointMigrationPhase,
 		opt:                      opt,

@@ -40,7 +40,10 @@
 // attached stays: its address is assigned to no other pod, moves to the interface
 // when that is attached, and is released with its key. A checkpoint that cannot be
 // read, or has another format, is refused, and the store assigns nothing. Without
-// ReadBackingStore a store begins empty.
+// ReadBackingStore a store begins empty, and writes over no JSONFile that exists.
+//
+// A JSONFile has one store. A store whose file another store, or another program, has
+// written since assigns and releases nothing.
 //
 // # Errors
 //

@@ -76,6 +76,9 @@ func NewDirectGranter(l *ledger.Ledger, pool ledger.Pool) *DirectGranter {
 func (d *DirectGranter) Grant(ctx context.Context, g Grant) ([]netip.Prefix, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("grant blocks to pool %q: %w", d.pool.Name, context.Cause(ctx))
+	}
 	st := d.ledger.Begin()
 	kept, err := d.stage(st, g)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"sync"
@@ -26,11 +27,15 @@ import (
 // the previous one has all its entries under the same keys. The mode of the file
 // records both: it is read-only then.
 //
-// Any goroutine may call its methods. Only one program may write a file.
+// Any goroutine may call its methods. Only one program may write a file: PATH.lock is locked
+// during a write, and a write over a file of another writer fails. A DataStore writes no file
+// that it has not read.
 type JSONFile struct {
 	path string
 
 	mu        sync.Mutex
+	known     bool            // seen is
+	seen      fs.FileInfo     // of the file that was read or written last; nil: there was none
 	began     bool            // the leftovers of a crash are removed
 	last      *CheckpointData // the last generation; nil: not known
 	recovered string
@@ -52,8 +57,13 @@ const (
 // NewJSONFile returns a JSONFile at path.
 func NewJSONFile(path string) *JSONFile { return &JSONFile{path: path} }
 
+// ofStore returns the JSONFile of one store: another store with the same file is another
+// writer. It takes the file for a missing one until it has read it.
+func (c *JSONFile) ofStore() *JSONFile { return &JSONFile{path: c.path, known: true} }
+
 // Checkpoint writes data, usually a *CheckpointData. The caller must not change it
-// afterwards, since the next one is compared with it.
+// afterwards, since the next one is compared with it. If the file has changed since this
+// JSONFile read or wrote it, Checkpoint fails and the file stays.
 func (c *JSONFile) Checkpoint(data interface{}) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,6 +77,14 @@ func (c *JSONFile) Checkpoint(data interface{}) error {
 
 // write writes data; whole is nil if the contents of the file are not known.
 func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
+	unlock, err := c.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := c.unchanged(); err != nil {
+		return nil, err
+	}
 	if err := c.begin(); err != nil {
 		return nil, err
 	}
@@ -86,7 +104,9 @@ func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 	if err := f.Sync(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	if err := c.publish(mode == coveredMode); err != nil {
+	err = c.publish(mode == coveredMode)
+	c.note(f)
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	c.began = true
@@ -98,6 +118,61 @@ func (c *JSONFile) write(data any) (whole *CheckpointData, err error) {
 	c.closing.Wait()
 	c.closing.Go(func() { _ = gone.Close() }) // it was synced, or is nil
 	return whole, nil
+}
+
+// lock locks the file for writers, and returns the function that unlocks it. It does not
+// wait: the file of a store that has to wait is not as it was.
+func (c *JSONFile) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(c.path+".lock", os.O_RDWR|os.O_CREATE, plainMode)
+	if err != nil {
+		return nil, err
+	}
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, errors.Join(fmt.Errorf("another store writes it now: %s", oneStore), f.Close())
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	return func() {
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a process that is being started may have f
+		_ = f.Close()
+	}, nil
+}
+
+const oneStore = "only one store may have a checkpoint; end one of the two, then ReadBackingStore reads the file again"
+
+// unchanged returns an error if the file is not the one that was read or written last. A
+// file that was removed has no assignment to lose.
+func (c *JSONFile) unchanged() error {
+	now, err := os.Stat(c.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !c.known || sameFile(c.seen, now):
+		return nil
+	case c.seen == nil:
+		return fmt.Errorf("it has assignments that this store has not read: %s", oneStore)
+	}
+	return fmt.Errorf("it has changed since this store read or wrote it: %s", oneStore)
+}
+
+// sameFile reports whether no program has replaced or changed a file. A change of its mode or of
+// its number of links does not count.
+func sameFile(was, now fs.FileInfo) bool {
+	return was != nil && os.SameFile(was, now) && was.Size() == now.Size() && was.ModTime().Equal(now.ModTime())
+}
+
+// note records f as the file that was written last, if it has the file's name.
+func (c *JSONFile) note(f *os.File) {
+	written, err := f.Stat()
+	if err != nil {
+		return
+	}
+	if now, err := os.Stat(c.path); err == nil && os.SameFile(written, now) {
+		c.seen, c.known = now, true
+	}
 }
 
 func (c *JSONFile) temporary() string { return c.path + ".tmp" }
@@ -185,7 +260,7 @@ func create(path string, text []byte, mode fs.FileMode) (*os.File, error) {
 func (c *JSONFile) Restore(into interface{}) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	text, err := os.ReadFile(c.path)
+	text, seen, err := c.read()
 	if err != nil {
 		return fmt.Errorf("read the checkpoint: %w", err)
 	}
@@ -199,9 +274,28 @@ func (c *JSONFile) Restore(into interface{}) error {
 			)
 		}
 		c.recovered = damage.Error()
+	} else {
+		c.seen, c.known = seen, true
 	}
 	c.last, _ = into.(*CheckpointData)
 	return nil
+}
+
+// read returns the text of the file, and which file it was.
+func (c *JSONFile) read() (text []byte, seen fs.FileInfo, err error) {
+	f, err := os.Open(c.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		c.seen, c.known = nil, true
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = f.Close() }()
+	if seen, err = f.Stat(); err != nil {
+		return nil, nil, err
+	}
+	text, err = io.ReadAll(f)
+	return text, seen, err
 }
 
 // Recovered returns the damage for which Restore has read the previous generation;
@@ -215,6 +309,11 @@ func (c *JSONFile) Recovered() string {
 // fallBack restores the previous generation, if it is proved to have all entries
 // of the damaged one.
 func (c *JSONFile) fallBack(into any) error {
+	unlock, err := c.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	info, err := os.Stat(c.path)
 	if err != nil {
 		return err
@@ -239,5 +338,10 @@ func (c *JSONFile) fallBack(into any) error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(c.temporary(), c.path)
+	if err := os.Rename(c.temporary(), c.path); err != nil {
+		return err
+	}
+	c.seen, err = os.Stat(c.path)
+	c.known = true
+	return err
 }

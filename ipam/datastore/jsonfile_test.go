@@ -244,7 +244,7 @@ func TestFileIsWrittenAgainAfterLeftovers(t *testing.T) {
 			g.Expect(os.Remove(path)).To(Succeed())
 			g.Expect(os.WriteFile(path, []byte(foreignFile), 0o600)).To(Succeed())
 		}
-		g.Expect(filepath.Glob(filepath.Join(filepath.Dir(path), "*"))).To(HaveLen(2), "the file, and the one before")
+		g.Expect(filepath.Glob(filepath.Join(filepath.Dir(path), "*"))).To(HaveLen(3), "the file, the one before, and the lock")
 	}
 	var d CheckpointData
 	g.Expect(NewJSONFile(path).Restore(&d)).To(Succeed())

@@ -39,6 +39,9 @@ type Ask func(ctx context.Context, eniID string) (blocks []netip.Prefix, attache
 // if the cloud does not answer, that interface does not change. If the machine
 // reports no interface at all, nothing changes, since every machine has one.
 func (ds *DataStore) Reconcile(ctx context.Context, seen []Attachment, ask Ask) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("reconcile the interfaces: %w", context.Cause(ctx))
+	}
 	if len(seen) == 0 {
 		return fmt.Errorf(
 			"reconcile the interfaces: the machine reports none, want at least the primary one: nothing is changed",

@@ -109,7 +109,7 @@ func (d *Driver) reopen(ctx context.Context, key string) (*pool, error) {
 		return nil, err
 	}
 	d.log.Warn("a Docker pool without a record is served as its ID says", "pool", key)
-	if _, _, err := d.claim(ctx, p, p, p.first(), owner{gateway: true}); err != nil {
+	if _, _, err := d.claim(ctx, p, p, p.first(), owner{gateway: true, likely: true}); err != nil {
 		d.log.Warn("the likely gateway of a Docker pool is not reserved",
 			"pool", key, "address", p.first(), "error", err)
 	}
@@ -117,8 +117,15 @@ func (d *Driver) reopen(ctx context.Context, key string) (*pool, error) {
 }
 
 // allocate allocates any address: of p or, if that is full, of the next pool of
-// its group.
+// its group. An endpoint that repeats its request gets the address that it has.
 func (d *Driver) allocate(ctx context.Context, p *pool, o owner, serial bool) (netip.Prefix, error) {
+	if o.repeats() {
+		if have := d.ledger.ByKey(o.repeatable(p.key)); len(have) > 0 {
+			if m := d.memberWith(p, have[0].Addr); m != nil {
+				return netip.PrefixFrom(have[0].Addr, m.id.prefix.Bits()), d.flush(ctx)
+			}
+		}
+	}
 	var full error
 	for _, m := range d.members(p) {
 		var a netip.Addr
@@ -127,6 +134,9 @@ func (d *Driver) allocate(ctx context.Context, p *pool, o owner, serial bool) (n
 			req.Key, req.Purpose, req.Order = o.numbered(p.key, d.number.Add(1)), o.purpose(m), d.config.order()
 			if serial {
 				req.Order = ledger.Serial
+			}
+			if o.repeats() {
+				req.Key, req.More = o.repeatable(p.key), false
 			}
 			a, _, err = d.ledger.ClaimAddr(ctx, &req)
 			return classed(err)
@@ -157,8 +167,12 @@ func (d *Driver) allocateAddr(ctx context.Context, p *pool, a netip.Addr, o owne
 	}
 	err := p.with(m, func() error {
 		l, fresh, err := d.claim(ctx, p, m, a, o)
-		if err == nil && !fresh && holder(l).fixed && p.allocated(l) {
-			l, fresh, err = d.takeOver(ctx, p, m, l, o)
+		switch {
+		case err != nil || fresh:
+		case holder(l).fixed && p.allocated(l):
+			l, fresh, err = d.takeOver(ctx, p, m, l, o, "its container starts")
+		case o.gateway && !p.allocated(l) && d.isGuess(l):
+			l, fresh, err = d.takeOver(ctx, p, m, l, o, "it is the gateway of another pool")
 		}
 		if err == nil && !fresh {
 			err = d.repeat(ctx, p, l, o)
@@ -198,20 +212,32 @@ func (d *Driver) claim(
 	return ledger.Lease{}, false, err
 }
 
-// takeOver claims an address that was restored for a container that did not run: the
-// engine does not say which container asks for it.
+// isGuess reports whether a lease is the likely gateway of a pool that was opened by its ID,
+// and the engine has not asked for it through that pool. The ID may be one that the engine has
+// given up.
+func (d *Driver) isGuess(l ledger.Lease) bool {
+	if !holder(l).likely {
+		return false
+	}
+	p := d.pools[l.Key.Network]
+	return p == nil || p.shared[l.Addr.String()] == 0
+}
+
+// takeOver claims an address that was restored for a container that did not run, or as a
+// likely gateway: the engine does not say which container asks for it.
 func (d *Driver) takeOver(
 	ctx context.Context,
 	p, m *pool,
 	l ledger.Lease,
 	o owner,
+	reason string,
 ) (_ ledger.Lease, fresh bool, err error) {
 	_, err = d.ledger.Free(ctx, ledger.Selector{
 		Addr:       l.Addr,
 		Pool:       l.Pool,
 		Purpose:    l.Purpose,
 		Generation: l.Generation,
-		Reason:     "its container starts",
+		Reason:     reason,
 	})
 	if err != nil && !errors.Is(err, ledger.ErrNotOwner) {
 		return l, false, err

@@ -5,6 +5,7 @@ package ipamapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -74,6 +75,12 @@ func (id poolID) inGroup() group { return group{id.space, id.group, id.prefix.Ad
 // New returns a Driver and opens the pools of its records in the ledger. From then
 // on only the Driver may change pools of the ledger whose name begins with "docker/".
 func New(ctx context.Context, deps Deps) (*Driver, error) {
+	if deps.Ledger == nil {
+		return nil, errors.New("start the Docker driver: a ledger is needed: Deps.Ledger")
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("start the Docker driver: %w", context.Cause(ctx))
+	}
 	config, err := deps.Config.defaults()
 	if err != nil {
 		return nil, fmt.Errorf("configuration of the Docker driver: %w", err)

@@ -46,5 +46,5 @@ func Example() {
 	// 172.17.0.1/16
 	// 172.17.0.2/16
 	// 172.17.0.1 infra LocalDefault/172.17.0.0/16/gateway/gateway#1
-	// 172.17.0.2 docker LocalDefault/172.17.0.0/16/web/02:42:ac:11:00:02#2
+	// 172.17.0.2 docker LocalDefault/172.17.0.0/16/web/02:42:ac:11:00:02#any
 }

@@ -163,7 +163,7 @@ func TestContainersDoNotMovePods(t *testing.T) {
 	g.Expect(w.get(id, "")).To(Equal("10.1.5.12/29"), "the one that has cooled longest")
 	g.Expect(w.get(id, "")).To(Equal("10.1.5.10/29"))
 	_, err := w.ask(id, "")
-	g.Expect(err).To(And(MatchError(ipamapi.ErrNoAvailableIPs), MatchError(ContainSubstring("of 8 addresses 6 are held, 0 cooling"))))
+	g.Expect(err).To(And(MatchError(ipamapi.ErrNoAvailableIPs), MatchError(ContainSubstring("of 8 addresses 6 are held, 0 infra, 0 cooling"))))
 	g.Expect(w.pod(3)).To(Equal("10.1.5.4"))
 	g.Expect(w.check()).To(Succeed())
 }

@@ -204,6 +204,9 @@ func (d *Driver) giveUp(ctx context.Context, p *pool, surplus int, o Observation
 // KeepPool undoes that requests for a pool are given up. As many requests as no network
 // accounts for now are not given up again, until the pool is requested or released.
 func (d *Driver) KeepPool(ctx context.Context, poolID string) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("keep pool %q: %w", poolID, context.Cause(ctx))
+	}
 	d.change.Lock()
 	defer d.change.Unlock()
 	p := d.pools[poolID]
@@ -234,6 +237,9 @@ func (d *Driver) Busy(k ledger.Key) bool { return holder(ledger.Lease{Key: k}).g
 
 // Reclaim releases a lease of an endpoint that is gone, if it is still pending.
 func (d *Driver) Reclaim(ctx context.Context, l ledger.Lease, reason string) (freed bool, err error) {
+	if ctx.Err() != nil {
+		return false, fmt.Errorf("reclaim %s of pool %q: %w", l.Addr, l.Pool, context.Cause(ctx))
+	}
 	now, ok := d.ledger.Lookup(l.Pool, l.Addr)
 	if !ok || now.Generation != l.Generation || now.State != ledger.Pending {
 		return false, nil

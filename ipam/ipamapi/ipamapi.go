@@ -26,7 +26,8 @@
 // The ID of a pool says everything that is needed to open the pool again if the records
 // are lost. Before an address of a pool that is not on record is allocated, the Driver
 // reads the engine's networks and restores what they have, gateways and auxiliary
-// addresses first; without that it allocates nothing there. Pools of one address
+// addresses first; without that it allocates nothing there. A gateway that the engine does
+// not name is a guess: a request for it as the gateway of another pool takes it over. Pools of one address
 // space and prefix share one block, whatever part of it (a sub-pool) each of them
 // allocates from. A request for an existing pool returns the same ID and adds one
 // to its requests; a release takes one off, and the last release ends the pool with
@@ -46,8 +47,10 @@
 //
 // # Addresses
 //
-// A request for any address is never a repetition: each returns another address,
-// the lowest by default. The endpoint (by its name or its MAC) can repeat a request
+// A request for any address returns the lowest one by default. An endpoint can repeat it with
+// its name and its MAC: it gets the same address until that is released. Without the one or
+// the other each request returns another address, since several containers may have one
+// name, or one MAC. The endpoint (by its name or its MAC) can also repeat a request
 // for a named address; for every other endpoint the address is in use. The engine
 // repeats requests without naming the endpoint: the Driver answers such a
 // repetition once for each lease that is older than the Driver. A release frees only

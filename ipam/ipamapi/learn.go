@@ -170,7 +170,8 @@ func (d *Driver) restoreReserved(ctx context.Context, p *pool, x *attributed) er
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(gateways), netip.Addr.Compare) {
-		if err := d.restoreAddr(ctx, p, holding{a, owner{gateway: true}}); err != nil {
+		gateway := owner{gateway: true, likely: x.gateways[a] == 0}
+		if err := d.restoreAddr(ctx, p, holding{a, gateway}); err != nil {
 			return err
 		}
 		if more := gateways[a] - 1 - p.shared[a.String()]; more > 0 {

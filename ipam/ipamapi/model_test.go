@@ -39,8 +39,10 @@ type modelBlock struct {
 
 type modelLease struct {
 	pool, name, mac     string
-	number              int // of all leases
-	gateway             int // networks that have it
+	number              int  // of all leases
+	gateway             int  // networks that have it
+	likely              bool // the gateway is a guess
+	any                 bool // any address was asked for
 	restored, confirmed bool
 }
 
@@ -280,7 +282,7 @@ func (m *model) reopen(id string) (*modelPool, error) {
 		first = first.Next()
 	}
 	if p.free(first) {
-		p.block.leases[first] = &modelLease{pool: id, gateway: 1}
+		p.block.leases[first] = &modelLease{pool: id, gateway: 1, likely: true}
 	}
 	return p, nil
 }
@@ -295,6 +297,11 @@ func (m *model) address(s step) (string, error) {
 	}
 	a, l := s.addr, (*modelLease)(nil)
 	if !a.IsValid() {
+		for a, l := range p.block.leases {
+			if l.any && l.pool == s.pool && l.name == s.name && l.mac == s.mac && s.name != "" && s.mac != "" && !s.gateway {
+				return netip.PrefixFrom(a, p.prefix.Bits()).String(), nil
+			}
+		}
 		var ok bool
 		if a, ok = p.any(s.serial); !ok {
 			return "", ipamapi.ErrNoAvailableIPs
@@ -309,9 +316,9 @@ func (m *model) address(s step) (string, error) {
 		}
 	}
 	answer := netip.PrefixFrom(a, p.prefix.Bits()).String()
-	if l == nil {
+	if l == nil || s.gateway && l.likely && l.gateway == 1 && l.pool != s.pool {
 		m.leases++
-		l = &modelLease{pool: s.pool, name: s.name, mac: s.mac, number: m.leases}
+		l = &modelLease{pool: s.pool, name: s.name, mac: s.mac, number: m.leases, any: !s.addr.IsValid()}
 		if s.gateway {
 			l = &modelLease{pool: s.pool, gateway: 1}
 		}
@@ -376,7 +383,7 @@ func (w *world) text() string {
 	}
 	for _, l := range w.ledger.Leases() {
 		name, mac := l.Key.ContainerID, l.Key.IfName[:strings.LastIndex(l.Key.IfName, "#")]
-		gateway := mac == "gateway"
+		gateway := mac == "gateway" || mac == "likely gateway"
 		switch {
 		case gateway:
 			name, mac = "", ""

@@ -87,6 +87,9 @@ func NewDirectPools(l *ledger.Ledger) *DirectPools { return &DirectPools{stage: 
 func (p *DirectPools) Change(ctx context.Context, change PoolChange) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if ctx.Err() != nil {
+		return fmt.Errorf("change pools of the ledger: %w", context.Cause(ctx))
+	}
 	if err := change.Stage(p.stage); err != nil {
 		p.stage.Undo()
 		return err

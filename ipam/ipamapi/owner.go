@@ -16,6 +16,7 @@ import (
 type owner struct {
 	name, mac string // of the endpoint
 	gateway   bool
+	likely    bool // the gateway is one that the engine has not named
 	fixed     bool // name is that of a container that does not run, whose user has fixed the address
 }
 
@@ -33,6 +34,7 @@ func ownerOf(options map[string]string) owner {
 // Marks take the place of the MAC in the key of a lease that no endpoint has.
 const (
 	gatewayMark = "gateway"
+	likelyMark  = "likely gateway"
 	fixedMark   = "fixed"
 )
 
@@ -42,7 +44,9 @@ func (o owner) key(poolID string, mark []byte) ledger.Key {
 	name, mac := o.name, o.mac
 	switch {
 	case o.gateway:
-		name, mac = gatewayMark, gatewayMark
+		if name, mac = gatewayMark, gatewayMark; o.likely {
+			mac = likelyMark
+		}
 	case o.fixed:
 		mac = fixedMark
 	case name == "":
@@ -65,6 +69,14 @@ func (o owner) named(poolID string, a netip.Addr) ledger.Key {
 	return o.key(poolID, a.AppendTo(room[:0]))
 }
 
+// repeats reports whether a request for any address can be a repetition: only the name and
+// the MAC address together name one endpoint. Users give one MAC address to several containers,
+// and containers of several networks have one name.
+func (o owner) repeats() bool { return o.name != "" && o.mac != "" && !o.gateway }
+
+// repeatable returns the key of a lease of any address of an endpoint that repeats requests.
+func (o owner) repeatable(poolID string) ledger.Key { return o.key(poolID, []byte("any")) }
+
 // purpose returns the purpose of a lease of m. A gateway in the pod block is not
 // one of the node's own, which go with the block.
 func (o owner) purpose(m *pool) ledger.Purpose {
@@ -83,6 +95,8 @@ func holder(l ledger.Lease) owner {
 	switch mac {
 	case gatewayMark:
 		return owner{gateway: true}
+	case likelyMark:
+		return owner{gateway: true, likely: true}
 	case fixedMark:
 		return owner{name: l.Key.ContainerID, fixed: true}
 	}

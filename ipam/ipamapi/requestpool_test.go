@@ -267,7 +267,7 @@ func TestLeasesInTheLedger(t *testing.T) {
 	w.get(id, "10.1.0.10")
 	g.Expect(strings.ReplaceAll(w.leases(), "LocalDefault/10.1.0.0/24", "POOL")).To(Equal(
 		"10.1.0.1:docker/POOL:held:infra:POOL/gateway/gateway#1 " +
-			"10.1.0.2:docker/POOL:held:docker:POOL/web/02:42:0a:01:00:02#2 " +
+			"10.1.0.2:docker/POOL:held:docker:POOL/web/02:42:0a:01:00:02#any " +
 			"10.1.0.9:docker/POOL:held:docker:POOL/02:42:0a:01:00:03/02:42:0a:01:00:03#10.1.0.9 " +
 			"10.1.0.10:docker/POOL:held:docker:POOL//#10.1.0.10"))
 	g.Expect(w.Pools()).To(Equal([]ipamapi.Pool{{

@@ -42,6 +42,8 @@ func judge(found []note, db commitID, boot string) (why doubt, against *note) {
 		}
 	}
 	switch n := against; {
+	case n.Doubt != "" && n.Known.is(db):
+		return "", n // the newest copy came back: nothing new was allocated during the doubt
 	case n.Doubt != "":
 		return n.Doubt, n
 	case db.sequence == 0:

@@ -28,6 +28,9 @@ func TestJudge(t *testing.T) {
 		return x
 	}
 	doubted := func(n note, why doubt) note { n.Doubt = why; return n }
+	// returned is the note of a database in doubt that lacks the commit 9 of lineage one.
+	returned := doubted(noted(12, one, 14, boot), doubtOlder)
+	returned.ID, returned.Known = at(14, 2), &known{Lineage: one, Sequence: 9, ID: at(9, 1)}
 	var empty commitID
 	for _, c := range []struct {
 		what  string
@@ -56,6 +59,13 @@ func TestJudge(t *testing.T) {
 		{"another branch and a reboot", []note{noted(9, one, 5, "before")}, db(one, 5, 2, 1), doubtForked},
 		{"another database and a reboot", []note{noted(9, one, 5, "before")}, db(two, 5, 1, 1), doubtLineage},
 		{"a doubt stands", []note{doubted(noted(9, one, 5, boot), doubtOlder)}, db(one, 5, 1, 1), doubtOlder},
+		{"the newest copy comes back", []note{returned}, db(one, 9, 1, 1), ""},
+		{"the newest copy, one commit ahead of its note", []note{returned}, db(one, 10, 1, 1), ""},
+		{"the newest copy but one", []note{returned}, db(one, 8, 1, 1), doubtOlder},
+		{"the copy in doubt goes on", []note{returned}, db(one, 14, 2, 2), doubtOlder},
+		{"the copy in doubt, with as many commits", []note{returned}, db(one, 9, 2, 2), doubtOlder},
+		{"the copy in doubt, with one commit more", []note{returned}, db(one, 10, 2, 2), doubtOlder},
+		{"another database with as many commits", []note{returned}, db(two, 9, 1, 1), doubtOlder},
 		{"a doubt stands after a reboot", []note{doubted(noted(9, one, 5, "before"), doubtEmpty)}, db(one, 6, 1, 1), doubtEmpty},
 		{"a doubt stands before the first commit", []note{doubted(noted(9, one, 0, boot), doubtEmpty)}, empty, doubtEmpty},
 		{"one of two notes is old", []note{noted(8, one, 4, boot), noted(9, one, 5, boot)}, db(one, 5, 1, 1), ""},

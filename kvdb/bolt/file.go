@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,8 +41,8 @@ type File struct {
 	opt     FileOptions
 	commits committer
 	trust   trust
-	opened  bool // faults before that are errors of OpenFile
-	backup  sync.Mutex
+	opened  bool  // faults before that are errors of OpenFile
+	mirror  error // what is wrong with the mirror, as it was when the file was opened
 
 	failed    atomic.Pointer[error] // why the file cannot be used any more
 	told      chan struct{}         // closed when the owner knows that
@@ -75,6 +74,7 @@ type FileOptions struct {
 	existing   bool                 // a file that is missing is not made
 	lockOnly   bool                 // the file is neither read nor migrated
 	tune       func(*bbolt.Options) // for tests
+	sync       func(*os.File) error // instead of the file's own, for tests
 }
 
 // Close awaits the commit that is under way and closes the file. A file that has

@@ -99,7 +99,7 @@ func TestFormats(t *testing.T) {
 			return err
 		}
 	}
-	_, err := OpenFile(path, FileOptions{format: format + 2, migrations: []migration{step(nil), step(fail)}})
+	_, err := OpenFile(path, FileOptions{format: Format + 2, migrations: []migration{step(nil), step(fail)}})
 	g.Expect(err).To(MatchError(fail))
 	f := openFile(t, path, FileOptions{}) // a migration that fails changes nothing
 	g.Expect(f.view(func(tx *bbolt.Tx) error {
@@ -107,13 +107,13 @@ func TestFormats(t *testing.T) {
 		return nil
 	})).To(Succeed())
 	f.Close()
-	f = openFile(t, path, FileOptions{format: format + 2, migrations: []migration{step(nil), step(nil)}})
+	f = openFile(t, path, FileOptions{format: Format + 2, migrations: []migration{step(nil), step(nil)}})
 	f.Close()
-	g.Expect(path + ".format-2").To(BeAnExistingFile())
+	g.Expect(path + ".format-3").To(BeAnExistingFile())
 	_, err = OpenFile(path, FileOptions{})
 	g.Expect(err).To(MatchError(errNewer))
-	g.Expect(err).To(MatchError(ContainSubstring("its format is 4, this program knows 2: install the newer program again")))
-	openFile(t, path+".format-2", FileOptions{})
+	g.Expect(err).To(MatchError(ContainSubstring("its format is 5, this program knows 3: install the newer program again")))
+	openFile(t, path+".format-3", FileOptions{})
 }
 
 func TestLocal(t *testing.T) {

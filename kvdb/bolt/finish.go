@@ -44,7 +44,7 @@ func (f *File) commit(tx *bbolt.Tx) error {
 	}
 	t.last, t.attempted = next, nil
 	if t.accepting {
-		t.why, t.known = "", nil
+		t.why, t.known, t.opened = "", nil, nil
 	}
 	f.size.Store(size)
 	f.publish(next, next)

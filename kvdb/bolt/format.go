@@ -13,8 +13,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// format is the number of the layout that this program writes.
-const format = 2
+// Format is the number of the layout that this program writes.
+const Format = 3
 
 // The format number is a bare one, so that programs of every format can read it.
 // Its checksum, which format 1 does not have, is a record beside it.

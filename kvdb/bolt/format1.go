@@ -16,6 +16,10 @@ import (
 	"go.etcd.io/bbolt"
 )
 
+// policyPrefix begins the keys of the ledger's records of policies, which programs of
+// format 1 refuse.
+const policyPrefix = "P"
+
 // Of format 1 the journal, the mirror and the records of parts have checksums; the
 // store, local values, revisions and the format number have none. There are no
 // tallies.
@@ -69,7 +73,7 @@ func reseal(tx *bbolt.Tx, name string) error {
 		} else if _, err := unseal(name, r.k, raw); err != nil {
 			return err
 		}
-		y.add(raw)
+		y = tally{y.count + 1, y.sum + stored(raw)} // as format 2 has it
 	}
 	return t.setTally(y)
 }
@@ -91,12 +95,22 @@ func downgradeTo1(tx *bbolt.Tx) error {
 		if err := t.verify(); err != nil {
 			return err
 		}
-		if !bareIn1(name) {
-			continue
-		}
 		records, err := raws(t)
 		if err != nil {
 			return err
+		}
+		if name == journalBucket {
+			for _, r := range records {
+				if strings.HasPrefix(string(r.k), policyPrefix) {
+					err = errors.Join(err, t.b.Delete(r.k))
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if !bareIn1(name) {
+			continue
 		}
 		for _, r := range records {
 			if err := t.b.Put(r.k, r.v[checksumLen:]); err != nil {
@@ -152,7 +166,7 @@ func downgrade(ctx context.Context, path string, opt FileOptions) (kept string, 
 		return "", err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	kept = fmt.Sprintf("%s.format-%d", path, format)
+	kept = fmt.Sprintf("%s.format-%d", path, Format)
 	if err := f.copyTo(kept); err != nil {
 		return "", err
 	}

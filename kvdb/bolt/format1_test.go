@@ -97,7 +97,7 @@ func TestADowngradedFileIsOneOfFormat1(t *testing.T) {
 	after := openFormat1(t, path)
 	g.Expect(after).To(HaveKeyWithValue("local/more", "yes"))
 	delete(after, "local/more")
-	g.Expect(after).To(Equal(before), "nothing is lost, and nothing is left of format 2")
+	g.Expect(after).To(Equal(before), "nothing is lost, and nothing is left of a later format")
 	g.Expect(contents(t, openFile(t, path, FileOptions{}))).To(Equal(all), "and up again")
 
 	_, err = Downgrade(t.Context(), copyFormat1(t), FileOptions{})

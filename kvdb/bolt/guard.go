@@ -6,15 +6,24 @@ package bolt
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 // fault is a panic of bbolt, which a damaged file causes, or a fault of the
 // mapped file, which a truncated one causes. bbolt may hold its locks then.
 type fault struct{ value any }
 
-// Error says what was wrong.
-func (e *fault) Error() string { return fmt.Sprintf("%v: %v", ErrDamaged, e.value) }
+// Error says what was wrong. bbolt's own words say what it has found; those of the Go
+// runtime are about bbolt's program.
+func (e *fault) Error() string {
+	what := strings.TrimPrefix(fmt.Sprint(e.value), "assertion failed: ")
+	if _, ok := e.value.(runtime.Error); ok {
+		what = "a page refers to what is outside of the file"
+	}
+	return fmt.Sprintf("%v: %s", ErrDamaged, what)
+}
 
 // Unwrap is ErrDamaged.
 func (e *fault) Unwrap() error { return ErrDamaged }

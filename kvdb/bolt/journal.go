@@ -48,6 +48,10 @@ func (j *Journal) Commit(ctx context.Context, ops []kvdb.Op) error {
 		}
 		var history table
 		for _, op := range ops {
+			if op.Key == acceptKey {
+				j.f.accept()
+				continue
+			}
 			t := records
 			if number, ok := strings.CutPrefix(op.Key, historyPrefix); ok {
 				if history.b == nil {

@@ -28,6 +28,10 @@ type Mirror struct{ f *File }
 // Mirror is the copy of the cluster store in the file.
 func (f *File) Mirror() *Mirror { return &Mirror{f} }
 
+// Damage returns what was wrong with the mirror when the file was opened, nil for nothing. A
+// damaged mirror cannot be loaded; Replace writes it again.
+func (m *Mirror) Damage() error { return m.f.mirror }
+
 // Load returns the mirrored values and their revision, 0 if nothing was ever mirrored.
 // A mirror with a damaged value is refused as a whole.
 func (m *Mirror) Load(ctx context.Context) (kvs []kvdb.KeyValue, revision int64, err error) {

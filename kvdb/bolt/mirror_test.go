@@ -82,6 +82,10 @@ func TestADamagedMirrorIsRefused(t *testing.T) {
 		v[len(v)-1] ^= 1
 		return b.Put([]byte("a"), v)
 	})).To(Succeed())
+	g.Expect(f.Close()).To(Succeed())
+	f = openFile(t, f.path, FileOptions{})
+	m = f.Mirror()
+	g.Expect(m.Damage()).To(MatchError(ErrDamaged), "found at open, which it does not prevent")
 	_, _, err := m.Load(t.Context())
 	g.Expect(err).To(MatchError(ErrDamaged))
 	g.Expect(m.Replace(t.Context(), []kvdb.KeyValue{{Key: "a", Value: []byte("1")}}, 8)).To(Succeed(), "a damaged one can be written anew")
@@ -89,4 +93,6 @@ func TestADamagedMirrorIsRefused(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(kvs).To(HaveLen(1))
 	g.Expect(rev).To(Equal(int64(8)))
+	g.Expect(f.Close()).To(Succeed())
+	g.Expect(openFile(t, f.path, FileOptions{}).Mirror().Damage()).NotTo(HaveOccurred())
 }

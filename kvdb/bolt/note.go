@@ -24,13 +24,26 @@ type note struct {
 	Boot     string   `json:"boot"`
 	Doubt    doubt    `json:"doubt,omitempty"` // "": the database is trusted
 	Known    *known   `json:"known,omitempty"` // with a doubt: the newest commit that was noted before it
+	// Opened is, with a doubt, the last commit that the database had when the doubt began. The
+	// agent commits to a database in doubt too.
+	Opened *known `json:"opened,omitempty"`
 }
 
-// known is a commit that a database in doubt does not have, or may not have.
+// known names a commit of a database in doubt.
 type known struct {
 	Lineage  identity `json:"lineage"`
 	Sequence uint64   `json:"seq"`
 	At       int64    `json:"at"`
+	ID       identity `json:"id,omitzero"` // of Known only
+}
+
+// is reports whether a database has this commit as its last one, or one commit more: that
+// one was not answered. Nothing that was answered is missing from such a database.
+func (k *known) is(db commitID) bool {
+	if k == nil || k.ID == (identity{}) || db.lineage != k.Lineage {
+		return false
+	}
+	return db.sequence == k.Sequence && db.id == k.ID || db.sequence == k.Sequence+1 && db.previous == k.ID
 }
 
 // about reports whether the note says anything of a database. One that was written
@@ -38,6 +51,14 @@ type known struct {
 func (n note) about(db commitID) bool {
 	return n.Sequence > 0 || n.Doubt != "" || n.Lineage == db.lineage
 }
+
+// Notes returns the paths of the notes about the database at path: one in the run directory,
+// which a loss of the state directory does not reach, and one beside the database.
+func Notes(runDir, path string) []string {
+	return []string{filepath.Join(runDir, "db.note"), beside(path)}
+}
+
+func beside(path string) string { return path + ".note" }
 
 // Sizes of a note file. It has two slots, which are written in turn: a write that
 // is torn leaves the note before it readable.

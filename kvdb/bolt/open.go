@@ -31,7 +31,7 @@ func openPath(path string, opt FileOptions) (*File, error) {
 		opt.wait = time.Second
 	}
 	if opt.format == 0 {
-		opt.format = format
+		opt.format = Format
 	}
 	if opt.Now == nil {
 		opt.Now = time.Now
@@ -43,7 +43,10 @@ func openPath(path string, opt FileOptions) (*File, error) {
 		}
 	}
 	if opt.migrations == nil {
-		opt.migrations = []migration{migrateFrom1}
+		opt.migrations = []migration{migrateFrom1, migrateFrom2}
+	}
+	if opt.sync == nil {
+		opt.sync = (*os.File).Sync
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -76,7 +79,11 @@ func (f *File) open() error {
 	}
 	// The list of free pages is kept in the file: bbolt would otherwise collect it
 	// in a goroutine of its own, where a damaged file ends the process.
-	options := &bbolt.Options{Timeout: f.opt.wait, FreelistType: bbolt.FreelistMapType}
+	options := &bbolt.Options{
+		Timeout:         f.opt.wait,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: mapped,
+	}
 	if f.opt.tune != nil {
 		f.opt.tune(options)
 	}
@@ -104,8 +111,19 @@ func (f *File) open() error {
 		}
 		return damaged(err)
 	}
+	f.db.AllocSize = growth
 	if after, err := os.Stat(f.path); err != nil || !os.SameFile(before, after) {
 		return errors.Join(errors.New("it was replaced while it was opened: try again"), err, f.db.Close())
+	}
+	return nil
+}
+
+// onDisk makes what was read durable. A process that was killed in the middle of a commit
+// leaves pages that only the system's cache has: an answer from them could be lost with the
+// power, as one from a commit that failed.
+func (f *File) onDisk() error {
+	if err := f.opt.sync(f.handle); err != nil {
+		return fmt.Errorf("make it durable before it is used: %w", err)
 	}
 	return nil
 }
@@ -132,6 +150,11 @@ func create(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
+// damagedCures says what a person does about a database that is damaged, in the order of
+// preference. The agent does not run meanwhile, and pods keep their network.
+const damagedCures = "restore it from a backup (cadastre restore FILE), " +
+	"or else move it away and make a database from what runs (cadastre rebuild); both are safe while pods run"
+
 // damaged names what is wrong with the file itself; an error of the system (no
 // room, no permission, too many open files) is left as it is.
 func damaged(err error) error {
@@ -142,7 +165,7 @@ func damaged(err error) error {
 	if !errors.Is(err, ErrDamaged) {
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	return fmt.Errorf("%w: restore it from a backup (cadastre restore FILE)", err)
+	return fmt.Errorf("%w: %s", err, damagedCures)
 }
 
 func (f *File) prepare() error {
@@ -151,6 +174,9 @@ func (f *File) prepare() error {
 	}
 	if f.opt.lockOnly {
 		return nil
+	}
+	if err := f.onDisk(); err != nil {
+		return err
 	}
 	if err := f.view(f.checkPages); err != nil {
 		return damaged(err)
@@ -196,7 +222,7 @@ func (f *File) checkSize() error {
 }
 
 // verify compares every record with its checksum, and every table with its tally.
-// A damaged mirror is left to the source that loads it, because it is only a copy.
+// A damaged mirror refuses no file, because it is only a copy: Mirror.Damage tells.
 func (f *File) verify() error {
 	return f.view(func(tx *bbolt.Tx) error {
 		names, err := tables(tx)
@@ -204,10 +230,11 @@ func (f *File) verify() error {
 			return err
 		}
 		for _, name := range names {
-			if name == mirrorBucket || name == mirrorMeta {
-				continue
+			err := openTable(tx, name).verify()
+			if errors.Is(err, ErrDamaged) && (name == mirrorBucket || name == mirrorMeta) {
+				f.mirror, err = err, nil
 			}
-			if err := openTable(tx, name).verify(); err != nil {
+			if err != nil {
 				return err
 			}
 		}

@@ -36,10 +36,12 @@ type pages struct {
 	count uint64              // number of pages of the database
 	free  map[uint64]struct{} // pages that the next transactions overwrite
 	used  map[uint64]struct{}
+
+	unlisted bool // the file has no list of free pages
 }
 
 // checkPages returns an error if a page in use is on the list of free pages or is
-// used twice, if a key, a value or a further page lies outside of its page or of the
+// used twice, if a page is neither in use nor free, if a key, a value or a further page lies outside of its page or of the
 // database, or if keys are out of order, so that a record could not be found.
 func (f *File) checkPages(tx *bbolt.Tx) error {
 	size := uint64(f.db.Info().PageSize)
@@ -53,7 +55,19 @@ func (f *File) checkPages(tx *bbolt.Tx) error {
 	if err := p.readFree(uint64(tx.ID()) % 2); err != nil {
 		return err
 	}
-	return p.tree(uint64(tx.Cursor().Bucket().Root()), nil, nil)
+	if err := p.tree(uint64(tx.Cursor().Bucket().Root()), nil, nil); err != nil {
+		return err
+	}
+	return p.all()
+}
+
+// all compares the number of pages with those that are in use or free: the list of free
+// pages has no checksum.
+func (p *pages) all() error {
+	if n := uint64(len(p.used) + len(p.free)); !p.unlisted && n != p.count {
+		return fmt.Errorf("%d pages are in use and %d are free: want %d together", len(p.used), len(p.free), p.count)
+	}
+	return nil
 }
 
 // readFree reads the list of free pages that a meta page names.
@@ -64,6 +78,7 @@ func (p *pages) readFree(meta uint64) error {
 	}
 	id := binary.NativeEndian.Uint64(data[metaFreelist:])
 	if id == noFreelist {
+		p.unlisted = true
 		return nil
 	}
 	data, err := p.take(id)

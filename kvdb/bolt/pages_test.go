@@ -53,15 +53,19 @@ func newest(whole []byte, pageSize int) []byte {
 }
 
 // A page that is in use and on the list of free pages would be overwritten, one that
-// is on the list twice would get two uses, and a long list would take all memory.
+// is on the list twice would get two uses, and a long list would take all memory. A page
+// that is missing says that the list, which has no checksum, is damaged.
 func TestTheListOfFreePages(t *testing.T) {
 	whole, size := aDatabase(t)
 	root, list := binary.NativeEndian.Uint64(newest(whole, size)[32:]), int(binary.NativeEndian.Uint64(newest(whole, size)[metaFreelist:]))*size
 	first, last := binary.NativeEndian.Uint64(whole[list+pageHeader:]), pageHeader+8*(int(binary.NativeEndian.Uint16(whole[list+10:]))-1)
 	for name, damage := range map[string]func(page []byte){
-		"a page in use":               func(page []byte) { binary.NativeEndian.PutUint64(page[pageHeader:], root) },
-		"a page twice":                func(page []byte) { binary.NativeEndian.PutUint64(page[pageHeader+8:], first) },
-		"a page outside of the file":  func(page []byte) { binary.NativeEndian.PutUint64(page[last:], 1<<40) },
+		"a page in use":              func(page []byte) { binary.NativeEndian.PutUint64(page[pageHeader:], root) },
+		"a page twice":               func(page []byte) { binary.NativeEndian.PutUint64(page[pageHeader+8:], first) },
+		"a page outside of the file": func(page []byte) { binary.NativeEndian.PutUint64(page[last:], 1<<40) },
+		"a page that is missing": func(page []byte) {
+			binary.NativeEndian.PutUint16(page[10:], binary.NativeEndian.Uint16(page[10:])-1)
+		},
 		"it goes on for ever":         func(page []byte) { binary.NativeEndian.PutUint32(page[12:], 1<<31) },
 		"more pages than it has room": func(page []byte) { binary.NativeEndian.PutUint16(page[10:], 0xfff0) },
 	} {

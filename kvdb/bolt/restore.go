@@ -13,13 +13,16 @@ import (
 	"path/filepath"
 
 	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 // RestoreReport holds the result of a restore.
 type RestoreReport struct {
 	Kept   string // where the database that was replaced is now, "" if there was none
 	Leases int    // of the restored one, as verify counted them
-	Older  bool   // the restored one lacks commits of the one that was replaced, or is another database
+	// Older says that the restored one lacks commits that were noted, or is another database;
+	// without a note beside it, that it lacks some of the one that was replaced.
+	Older bool
 }
 
 // Restore puts a backup in the place of the database at path, which no process may
@@ -55,7 +58,7 @@ func restore(
 	}
 	tmp := path + ".restoring"
 	defer func() { _ = os.Remove(tmp) }()
-	if err := copyFile(backup, tmp); err != nil {
+	if err := copyBackup(backup, tmp); err != nil {
 		return report, err
 	}
 	f, err := OpenFile(tmp, FileOptions{})
@@ -68,6 +71,10 @@ func restore(
 		return report, err
 	}
 	report.Older = have.present && (new.lineage != have.commit.lineage || new.sequence < have.commit.sequence)
+	if n, ok := readNote(beside(path)); ok {
+		why, _ := judge([]note{n}, new, n.Boot)
+		report.Older = why != ""
+	}
 	if have.present {
 		if report.Kept, err = keep(path, have.revision); err != nil {
 			return report, err
@@ -121,7 +128,28 @@ func holdOld(path string) (f *File, have replaced, err error) {
 	return f, have, nil
 }
 
-func copyFile(from, to string) error {
+// copyBackup copies a regular file for which there is room. It reads
+// as many bytes as the file had at the begin.
+func copyBackup(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("it is of type %s: want a file, such as one of cadastre backup", info.Mode().Type())
+	}
+	var room unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(to), &room); err != nil {
+		return fmt.Errorf("find the room in %s: %w", filepath.Dir(to), err)
+	}
+	if free := room.Bavail * uint64(room.Bsize); uint64(info.Size()) > free {
+		return fmt.Errorf("it has %d bytes, and %s has room for %d", info.Size(), filepath.Dir(to), free)
+	}
+	return copyFile(from, to, info.Size())
+}
+
+// copyFile copies the first bytes of a file.
+func copyFile(from, to string, size int64) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -131,7 +159,7 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = io.Copy(out, in); err == nil {
+	if _, err = io.Copy(out, io.LimitReader(in, size)); err == nil {
 		err = out.Sync()
 	}
 	return errors.Join(err, out.Close())

@@ -16,7 +16,7 @@ import (
 
 // table is a bucket of records within one transaction. Each record carries a
 // checksum over its key and its value. The bucket's tally, which is a record in
-// the meta bucket, holds the number of the records and the sum of their checksums:
+// the meta bucket, holds the number of the records and a sum over their checksums:
 // a record that is missing, or that came back from an older page, is noticed as
 // one that has changed is.
 type table struct {
@@ -102,7 +102,10 @@ func (t table) delete(key string) error {
 
 // each calls f for every record in the order of their keys, and compares them with
 // the tally at the end: until it returns nil f may have seen too little.
-func (t table) each(f func(k, v []byte) error) error {
+func (t table) each(f func(k, v []byte) error) error { return t.eachBy(mixed, f) }
+
+// eachBy is each with a tally that is the sum of the weights of the records.
+func (t table) eachBy(weight func(raw []byte) uint64, f func(k, v []byte) error) error {
 	var found tally
 	var last []byte
 	if t.b != nil {
@@ -116,7 +119,7 @@ func (t table) each(f func(k, v []byte) error) error {
 			if err != nil {
 				return err
 			}
-			found.add(raw)
+			found = tally{found.count + 1, found.sum + weight(raw)}
 			if err := f(k, v); err != nil {
 				return err
 			}
@@ -184,12 +187,22 @@ func tables(tx *bbolt.Tx) (names []string, err error) {
 // tallyPrefix begins the keys of the tallies in the meta bucket.
 const tallyPrefix = "tally/"
 
-// tally is the number of a table's records and the sum of their checksums.
+// tally is the number of a table's records and the sum of their mixed checksums.
 type tally struct{ count, sum uint64 }
 
-func (y *tally) add(raw []byte) { y.count, y.sum = y.count+1, y.sum+stored(raw) }
+func (y *tally) add(raw []byte) { y.count, y.sum = y.count+1, y.sum+mixed(raw) }
 
-func (y *tally) remove(raw []byte) { y.count, y.sum = y.count-1, y.sum-stored(raw) }
+func (y *tally) remove(raw []byte) { y.count, y.sum = y.count-1, y.sum-mixed(raw) }
+
+// mixed spreads the checksum of a record over 64 bits (the finalizer of SplitMix64).
+// Checksums are linear: the plain sum often stays the same if two records exchange their
+// values.
+func mixed(raw []byte) uint64 {
+	x := stored(raw) + 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
 
 // stored is the checksum that a record carries, right or wrong.
 func stored(raw []byte) uint64 {

@@ -19,11 +19,18 @@ type Commit struct {
 	At       time.Time
 }
 
+// Cures says what a person does about a database that is in doubt, in the order of preference.
+// The first two are safe while pods run.
+const Cures = "stop the agent and bring the newest copy back (cadastre restore FILE), " +
+	"or else make a database from what runs (cadastre rebuild); both are safe while pods run; " +
+	"or else, if nothing that it lacks is in use, cadastre accept"
+
 // Doubt says why a database may not know all that this node has leased. New
 // addresses must not be allocated from it before a person has accepted it.
 type Doubt struct {
 	Reason string // a sentence
 	Known  Commit // the newest commit that was noted
+	Opened Commit // the last commit of the database when the doubt began; Sequence 0: it was empty
 }
 
 // trust compares an open database with its notes. It belongs to
@@ -34,8 +41,9 @@ type trust struct {
 	attempted *commitID // that it may have instead, after a commit that failed
 	why       doubt
 	known     *known
-	accepting bool // the transaction under way begins a new lineage, and ends the doubt
-	leaving   bool // the transaction under way leaves the format that has identities
+	opened    *known // with a doubt: the last commit when the doubt began
+	accepting bool   // the transaction under way begins a new lineage, and ends the doubt
+	leaving   bool   // the transaction under way leaves the format that has identities
 }
 
 // assess reads the notes and compares the database with them, before anything
@@ -65,7 +73,16 @@ func (f *File) assess(format uint64) (err error) {
 	}
 	if t.why != "" && against != nil {
 		if t.known = against.Known; t.known == nil {
-			t.known = &known{against.Lineage, against.Sequence, against.At}
+			t.known = &known{Lineage: against.Lineage, Sequence: against.Sequence, At: against.At}
+			if against.Doubt == "" { // a note of a doubt is about the database that is in doubt
+				t.known.ID = against.ID
+			}
+		}
+	}
+	if t.why != "" {
+		t.opened = &known{Lineage: t.last.lineage, Sequence: t.last.sequence, At: t.last.at}
+		if against != nil && against.Opened != nil {
+			t.opened = against.Opened // the doubt is older than this process, which has committed too
 		}
 	}
 	if t.last.sequence == 0 {
@@ -90,6 +107,7 @@ func (f *File) note() error {
 		Boot:     f.opt.BootID,
 		Doubt:    t.why,
 		Known:    t.known,
+		Opened:   t.opened,
 	})
 }
 
@@ -128,11 +146,7 @@ func (f *File) Last() Commit {
 // a database with the commits that are given up here is another one from now on.
 func (f *File) Accept(ctx context.Context) error {
 	err := f.commits.commit(ctx, func(*bbolt.Tx) (bool, error) {
-		if f.trust.why == "" {
-			return false, nil
-		}
-		f.trust.accepting = true
-		return true, nil
+		return f.accept(), nil
 	})
 	if err != nil {
 		return fmt.Errorf("accept database %s: %w", f.path, err)
@@ -140,16 +154,31 @@ func (f *File) Accept(ctx context.Context) error {
 	return nil
 }
 
+// acceptKey is the key of an op of the journal that accepts the database.
+const acceptKey = "accept"
+
+// accept makes the transaction under way end the doubt, if there is one.
+func (f *File) accept() (doubted bool) {
+	f.trust.accepting = f.trust.why != ""
+	return f.trust.accepting
+}
+
 func (t *trust) doubt() *Doubt {
 	if t.why == "" {
 		return nil
 	}
 	d := &Doubt{}
-	if t.known != nil {
-		d.Known = Commit{t.known.Lineage.String(), t.known.Sequence, time.Unix(0, t.known.At).UTC()}
-	}
+	d.Known, d.Opened = t.known.commit(), t.opened.commit()
 	d.Reason = t.why.sentence(d.Known)
 	return d
+}
+
+// commit returns the commit for people, the zero Commit for nil.
+func (k *known) commit() Commit {
+	if k == nil {
+		return Commit{}
+	}
+	return Commit{k.Lineage.String(), k.Sequence, time.Unix(0, k.At).UTC()}
 }
 
 // sentence says what is wrong. It names no commit of the database itself, because

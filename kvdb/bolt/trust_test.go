@@ -5,15 +5,19 @@ package bolt
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger"
 )
 
 // place holds the paths of a database and its notes.
@@ -106,6 +110,107 @@ func TestAnOlderCopyIsInDoubtUntilItIsAccepted(t *testing.T) {
 	g.Expect(p.doubt()).To(BeEmpty())
 	p.write(p.path, newer)
 	g.Expect(p.doubt()).To(ContainSubstring("another one"), "what was given up does not come back unnoticed")
+}
+
+// The newest copy ends the doubt when it comes back, as the cure says: the database in doubt
+// has committed meanwhile, and what it noted does not count.
+func TestTheNewestCopyEndsTheDoubt(t *testing.T) {
+	g := NewWithT(t)
+	p := newPlace(t)
+	p.commit(15)
+	old := p.read(p.path)
+	p.commit(3)
+	newest := filepath.Join(t.TempDir(), "newest.db")
+	p.write(newest, p.read(p.path))
+	p.write(p.path, old)
+	p.commit(20)
+	g.Expect(p.doubt()).NotTo(BeEmpty())
+	none := func(context.Context, *File) (int, error) { return 0, nil }
+	p.write(newest+".old", old)
+	report, err := Restore(t.Context(), newest+".old", p.path, none)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(report.Older).To(BeTrue())
+	report, err = Restore(t.Context(), newest, p.path, none)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(report.Older).To(BeFalse())
+	g.Expect(p.doubt()).To(BeEmpty())
+	p.write(p.path, old)
+	g.Expect(p.doubt()).To(ContainSubstring("older"), "from then on it is the one that counts")
+}
+
+// A database in doubt whose notes are lost does not become its own witness, however often the
+// agent starts with it.
+func TestADoubtWithoutANoteStays(t *testing.T) {
+	g := NewWithT(t)
+	p := newPlace(t)
+	p.commit(5)
+	g.Expect(os.Remove(p.run)).To(Succeed())
+	g.Expect(os.Remove(p.state)).To(Succeed())
+	for range 5 {
+		g.Expect(p.doubt()).To(ContainSubstring("neither of its notes is readable"))
+	}
+}
+
+// The longest note fits its slot.
+func TestTheLongestNote(t *testing.T) {
+	g := NewWithT(t)
+	long := identity(bytes.Repeat([]byte{255}, len(identity{})))
+	k := &known{long, math.MaxUint64, math.MinInt64, long}
+	_, err := note{math.MaxUint64, long, math.MaxUint64, long, math.MinInt64, "12345678-1234-1234-1234-123456789012", doubtFormat1, k, &known{Lineage: long, Sequence: k.Sequence, At: k.At}}.encode()
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// The agent commits to a database in doubt as well. What it lacks is counted from the commit
+// that it had when the doubt began, also after further starts.
+func TestADoubtKnowsTheCommitAtWhichItBegan(t *testing.T) {
+	g := NewWithT(t)
+	p := newPlace(t)
+	p.commit(15)
+	old := p.read(p.path)
+	p.commit(3)
+	p.write(p.path, old)
+	for range 3 {
+		p.use(func(g Gomega, file *File) {
+			g.Expect(file.Doubt().Known.Sequence - file.Doubt().Opened.Sequence).To(Equal(uint64(3)))
+			g.Expect(file.Doubt().Opened.Lineage).To(Equal(file.Doubt().Known.Lineage))
+		})
+		p.commit(9)
+	}
+	g.Expect(os.Remove(p.path)).To(Succeed())
+	p.use(func(g Gomega, file *File) { g.Expect(file.Accept(t.Context())).To(Succeed()) })
+	g.Expect(p.doubt()).To(BeEmpty())
+	g.Expect(os.Remove(p.path)).To(Succeed())
+	for range 2 {
+		p.use(func(g Gomega, file *File) { g.Expect(file.Doubt().Opened.Sequence).To(BeZero(), "it was removed") })
+		p.commit(9)
+	}
+}
+
+// A commit of the journal with the op of the ledger accepts the database, or fails with all
+// that it has.
+func TestACommitOfTheJournalAcceptsTheDatabase(t *testing.T) {
+	g := NewWithT(t)
+	p := newPlace(t)
+	p.commit(5)
+	g.Expect(os.Remove(p.path)).To(Succeed())
+	accept, record := kvdb.Put(ledger.AcceptKey, nil), kvdb.Put("L", []byte("quarantined"))
+	p.use(func(g Gomega, file *File) {
+		g.Expect(file.Doubt()).NotTo(BeNil())
+		tooLong := kvdb.Put(strings.Repeat("x", 1<<16), nil)
+		g.Expect(file.Journal().Commit(t.Context(), []kvdb.Op{record, accept, tooLong})).NotTo(Succeed())
+		g.Expect(file.Doubt()).NotTo(BeNil())
+		g.Expect(file.Journal().Commit(t.Context(), []kvdb.Op{record})).To(Succeed())
+		g.Expect(file.Doubt()).NotTo(BeNil(), "a later commit does not accept")
+		before := file.Last()
+		g.Expect(file.Journal().Commit(t.Context(), []kvdb.Op{record, accept})).To(Succeed())
+		g.Expect(file.Doubt()).To(BeNil())
+		g.Expect(file.Last().Sequence).To(Equal(before.Sequence + 1))
+		var keys []string
+		g.Expect(file.Journal().Load(t.Context(), func(kv kvdb.KeyValue) error { keys = append(keys, kv.Key); return nil })).To(Succeed())
+		g.Expect(keys).To(Equal([]string{"L"}), "the op leaves no record")
+		g.Expect(file.Journal().Commit(t.Context(), []kvdb.Op{accept})).To(Succeed(), "again")
+	})
+	g.Expect(p.doubt()).To(BeEmpty())
 }
 
 func TestNotes(t *testing.T) {

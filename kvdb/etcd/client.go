@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -140,7 +141,10 @@ func explain(ctx context.Context, err error) error {
 	}
 	if expired(err) && (ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded) {
 		cause := cmp.Or(context.Cause(ctx), context.DeadlineExceeded) // etcd's clock may be first
-		if text := status.Convert(err).Message(); errors.Is(cause, context.DeadlineExceeded) && text != cause.Error() {
+		if text := dialed(
+			status.Convert(err).Message(),
+		); errors.Is(cause, context.DeadlineExceeded) &&
+			text != cause.Error() {
 			return fmt.Errorf("%w (%s)", cause, text)
 		}
 		return cause
@@ -153,8 +157,35 @@ func explain(ctx context.Context, err error) error {
 	case errors.Is(known, rpctypes.ErrCompacted):
 		return fmt.Errorf("%w (%w)", kvdb.ErrCompacted, known)
 	default:
-		return known
+		return plainly(known)
 	}
+}
+
+// saidPlainly is an error of gRPC with its message alone.
+type saidPlainly struct{ error }
+
+func (e saidPlainly) Error() string { return dialed(status.Convert(e.error).Message()) }
+
+// Unwrap returns the error of gRPC.
+func (e saidPlainly) Unwrap() error { return e.error }
+
+// plainly returns err without the code and the quotes of gRPC in its text.
+func plainly(err error) error {
+	//nolint:errorlint // what wraps it says more
+	if _, itself := err.(interface{ GRPCStatus() *status.Status }); !itself {
+		return err
+	}
+	return saidPlainly{err}
+}
+
+// dialed returns the reason of a failed dial from the text of gRPC, which has it in the
+// innermost of several quotes; another text as it is.
+func dialed(text string) string {
+	const dialing = "Error while dialing: "
+	if at := strings.LastIndex(text, dialing); at >= 0 {
+		return strings.TrimRight(text[at+len(dialing):], `"`)
+	}
+	return text
 }
 
 // expired reports whether err is about the end of a context, noticed here or in a member.

@@ -126,7 +126,7 @@ func TestWatchEndsWithItsConnection(t *testing.T) {
 	}{
 		"cut": {
 			func(_ *etcdtest.Server, p *etcdtest.Proxy) { p.Cut() },
-			func(_ *etcdtest.Server, p *etcdtest.Proxy) { p.Pass() }, "Unavailable",
+			func(_ *etcdtest.Server, p *etcdtest.Proxy) { p.Pass() }, "reading from server",
 		},
 		"half-open": {
 			func(_ *etcdtest.Server, p *etcdtest.Proxy) { p.Blackhole() },

@@ -14,6 +14,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/cadastre/cadastre/kvdb"
 )
@@ -188,7 +189,7 @@ func (w *watcher) why(err error) error {
 	var ours ending
 	switch cause := context.Cause(w.ctx); {
 	case cause == nil:
-		return err
+		return plainly(rpctypes.Error(err))
 	case errors.As(cause, &ours):
 		return ours.error
 	default:

@@ -375,7 +375,53 @@ func TestAValueThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// TestTheReportIsBounded: findings that are too many are counted.
+// TestAnObjectThatCannotBeComparedDelaysNoOther: a set that cannot be read, and a claim of a
+// node whose name no Node can have.
+func TestAnObjectThatCannotBeComparedDelaysNoOther(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.client.PrependReactor("get", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			name := a.(clienttesting.GetAction).GetName()
+			if strings.Contains(name, "/") { // as client-go's real client
+				return true, nil, fmt.Errorf("invalid resource name %q", name)
+			}
+			return false, nil, nil
+		})
+		b.addNode(1, "a")
+		b.addNode(2, "b")
+		b.claim(2, "b", "10.1.1.0/24")
+		b.claim(3, "no/node", "10.7.0.0/24")
+		bad := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": v1alpha1.GroupVersion().String(), "kind": "NetResourceSet",
+			"metadata": map[string]any{"name": "bad"}, "spec": map[string]any{"ipam": "a text"},
+		}}
+		_, err := b.dynamic.Resource(v1alpha1.Resource(v1alpha1.NetResourceSets)).Create(context.Background(), bad, metav1.CreateOptions{})
+		b.Expect(err).NotTo(HaveOccurred())
+		b.run("one", func(d *audit.Deps) { d.Dynamic = b.dynamic })
+		advance(time.Minute)
+		b.Expect(b.findings()).To(ContainElement(twice))
+		b.Expect(b.report().LeftOut).To(ContainElement(ContainSubstring(`NetResourceSet "bad"`)))
+	})
+}
+
+// TestAnEventThatIsRefusedDelaysNoOther: the API server refuses the event about one finding.
+func TestAnEventThatIsRefusedDelaysNoOther(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.client.PrependReactor("create", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			ev := a.(clienttesting.CreateAction).GetObject().(*corev1.Event)
+			return ev.Reason == "BlockOnTwoNodes", nil, errors.New("denied by a webhook")
+		})
+		b.addNode(1, "a")
+		b.addNode(2, "b")
+		b.claim(2, "b", "10.1.1.0/24")
+		b.put(kv.BeatKey(1), &kv.NodeBeat{Id: 1, Instance: "i-a", At: time.Now().UnixNano(), DockerSubnets: []string{"10.97.0.0/24"}})
+		b.run("one")
+		advance(5 * time.Minute)
+		events, err := b.client.CoreV1().Events("default").List(context.Background(), metav1.ListOptions{})
+		b.Expect(err).NotTo(HaveOccurred())
+		b.Expect(events.Items).To(ConsistOf(HaveField("Reason", "DockerSubnetOverlaps")))
+	})
+}
+
 // TestAForeignWriterCannotSilenceTheAudit: keys and values that no message can carry, and
 // ones that would fill it, hide no finding.
 func TestAForeignWriterCannotSilenceTheAudit(t *testing.T) {
@@ -400,6 +446,7 @@ func TestAForeignWriterCannotSilenceTheAudit(t *testing.T) {
 	b.Expect(strings.Join(r.LeftOut, " ")).To(ContainSubstring("its value cannot be read"))
 }
 
+// TestTheReportIsBounded: findings that are too many are counted.
 func TestTheReportIsBounded(t *testing.T) {
 	bubble(t, func(b *bench) {
 		const many = 3000

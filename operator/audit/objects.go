@@ -128,8 +128,9 @@ func generation(o any) int64 {
 	return 0
 }
 
-// decoded returns the objects of an informer in the order of their names.
-func decoded[T any](informer cache.SharedIndexInformer) (all []*T, err error) {
+// decoded returns the objects of an informer in the order of their names, and the errors of
+// those that cannot be read.
+func decoded[T any](informer cache.SharedIndexInformer) (all []*T, unread []error) {
 	keys := informer.GetStore().ListKeys()
 	slices.Sort(keys)
 	for _, key := range keys {
@@ -139,9 +140,10 @@ func decoded[T any](informer cache.SharedIndexInformer) (all []*T, err error) {
 		}
 		typed, err := objects.Decode[T](obj)
 		if err != nil {
-			return nil, err
+			unread = append(unread, err)
+			continue
 		}
 		all = append(all, typed)
 	}
-	return all, nil
+	return all, unread
 }

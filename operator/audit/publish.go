@@ -134,7 +134,7 @@ func (a *Auditor) announce(ctx context.Context, state findings.ClusterState, con
 		if err := a.writeEvent(ctx, node, f); err != nil {
 			a.metrics.errors.Inc()
 			a.deps.Log.Warn("the event of a finding cannot be written", "finding", f.Number, "error", err)
-			break
+			continue
 		}
 		a.announced[f.Signature] = true
 		a.deps.Log.Warn("the objects of the cluster contradict each other",

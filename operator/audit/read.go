@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -50,9 +51,7 @@ func (a *Auditor) read(ctx context.Context) (r reading, err error) {
 		r.takeNode(n)
 	}
 	r.count(len(r.state.Nodes), "Node", "Nodes")
-	if err := r.takeSets(a.sets); err != nil {
-		return r, err
-	}
+	r.takeSets(a.sets)
 	if r.state.Services = a.deps.Services; len(r.state.Services) == 0 {
 		r.leftOut = append(r.leftOut, "the service network: --service-cluster-ip-range is not given")
 	}
@@ -138,6 +137,9 @@ func (a *Auditor) confirmAbsence(ctx context.Context, r *reading) error {
 	}
 	r.state.Kubernetes = true
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		if problems := content.IsPathSegmentName(name); len(problems) > 0 {
+			continue // the API server can have no Node of this name, and the client asks for none
+		}
 		n, err := runner.Within(ctx, a.deps.Timeout, func(ctx context.Context) (*kv.Node, error) {
 			return a.nodes.get(ctx, name)
 		})
@@ -153,7 +155,7 @@ func (a *Auditor) confirmAbsence(ctx context.Context, r *reading) error {
 
 // takeStore takes the values of the cluster store.
 func (r *reading) takeStore(kvs []kvdb.KeyValue, now time.Time) {
-	beats, unreadable := map[uint32]*kv.NodeBeat{}, 0
+	beats, unread := map[uint32]*kv.NodeBeat{}, []error(nil)
 	for _, x := range kvs {
 		b := &kv.NodeBeat{}
 		if strings.HasPrefix(x.Key, kv.BeatPrefix) && proto.Unmarshal(x.Value, b) == nil {
@@ -171,14 +173,10 @@ func (r *reading) takeStore(kvs []kvdb.KeyValue, now time.Time) {
 			err = r.takePool(x)
 		}
 		if err != nil {
-			if unreadable++; unreadable <= 10 {
-				r.leftOut = append(r.leftOut, fmt.Sprintf("%s: its value cannot be read: %v", x.Key, err))
-			}
+			unread = append(unread, fmt.Errorf("%s: its value cannot be read: %w", x.Key, err))
 		}
 	}
-	if unreadable > 10 {
-		r.leftOut = append(r.leftOut, fmt.Sprintf("%d further values that cannot be read", unreadable-10))
-	}
+	r.leaveOut(unread)
 	r.count(len(r.state.IDs), "node ID", "node IDs")
 	r.count(len(r.state.Claims), "claim", "claims")
 	r.count(len(r.state.Pools), "pool", "pools")
@@ -286,19 +284,14 @@ func (r *reading) takeNode(n *kv.Node) {
 }
 
 // takeSets takes the NetResourceSets and the AddressPools.
-func (r *reading) takeSets(s *sets) error {
+func (r *reading) takeSets(s *sets) {
 	if s == nil {
 		r.leftOut = append(r.leftOut, "NetResourceSets and AddressPools: --netresource-provider is not given")
-		return nil
+		return
 	}
-	pools, err := decoded[v1alpha1.AddressPool](s.pools)
-	if err != nil {
-		return err
-	}
-	sets, err := decoded[v1alpha1.NetResourceSet](s.sets)
-	if err != nil {
-		return err
-	}
+	pools, unread := decoded[v1alpha1.AddressPool](s.pools)
+	sets, unread2 := decoded[v1alpha1.NetResourceSet](s.sets)
+	r.leaveOut(slices.Concat(unread, unread2))
 	for _, p := range pools {
 		pool := findings.ClusterPool{Name: p.Name}
 		for _, c := range p.Spec.CIDRs {
@@ -320,10 +313,22 @@ func (r *reading) takeSets(s *sets) error {
 		}
 		r.state.Sets = append(r.state.Sets, set)
 	}
-	r.state.SetsKnown = true
+	r.state.SetsKnown = len(unread2) == 0
 	r.count(len(sets), "NetResourceSet", "NetResourceSets")
 	r.count(len(pools), "AddressPool", "AddressPools")
-	return nil
+}
+
+// maxLeftOut limits the objects that a report names one by one because they cannot be read.
+const maxLeftOut = 10
+
+// leaveOut notes the objects that cannot be read.
+func (r *reading) leaveOut(unread []error) {
+	for _, err := range unread[:min(len(unread), maxLeftOut)] {
+		r.leftOut = append(r.leftOut, err.Error())
+	}
+	if more := len(unread) - maxLeftOut; more > 0 {
+		r.leftOut = append(r.leftOut, fmt.Sprintf("%d further values that cannot be read", more))
+	}
 }
 
 // block returns a block, or an address as a block.

@@ -11,25 +11,24 @@ import (
 	"slices"
 )
 
-// Owner identifies a Node object. Its ID tells it from every other owner, its name is for
-// messages. The zero Owner stands for reserved prefixes.
+// Owner identifies a Node object. Its ID tells it from every other owner. The zero Owner
+// stands for reserved prefixes.
 type Owner struct {
 	Name string
+	UID  string
 	ID   ID
 }
 
-// ID is a hash of the UID of a Node object. As a key of a map it is compared without a
+// ID is a hash of the name and the UID of a Node object. As a key of a map it is compared without a
 // look at a string: with 65 536 owners nothing else takes as long as cache misses.
 type ID [16]byte
 
 // NewOwner returns the owner for a Node object. A node that was deleted and created again
-// under its name has another UID, and is another owner. Without a UID the name counts.
+// under its name has another UID, and is another owner. Nodes of two names are two owners,
+// even if a client gives them one UID: they never share a block.
 func NewOwner(name, uid string) Owner {
-	if uid == "" {
-		uid = "name/" + name
-	}
-	sum := sha256.Sum256([]byte(uid))
-	return Owner{Name: name, ID: ID(sum[:16])}
+	sum := sha256.Sum256([]byte(name + "\x00" + uid))
+	return Owner{Name: name, UID: uid, ID: ID(sum[:16])}
 }
 
 func (o Owner) compare(p Owner) int {

@@ -19,7 +19,7 @@ func TestOwnersDifferByUID(t *testing.T) {
 		id := NewOwner("a", uid).ID
 		g.Expect(seen).NotTo(HaveKey(id), uid)
 		seen[id] = uid
-		g.Expect(NewOwner("b", uid).ID).To(Equal(id), "the UID decides, not the name")
+		g.Expect(NewOwner("b", uid).ID).NotTo(Equal(id), "another node, whatever its UID")
 	}
 	g.Expect(NewOwner("a", "").ID).NotTo(Equal(NewOwner("b", "").ID), "without a UID the name decides")
 	g.Expect(NewOwner("a", "").ID).To(Equal(NewOwner("a", "").ID))

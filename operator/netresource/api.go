@@ -51,6 +51,15 @@ type ChangeTracker interface {
 	TracksChanges() bool
 }
 
+// IntentReader is implemented by a provider that learns only from the NetResourceSets what is
+// taken. The manager then announces new keys of a pool in IntentAnnotation before it writes
+// them.
+type IntentReader interface {
+	// ReadsIntents reports whether the provider, before its first Resync has returned, takes
+	// announced keys for those of the node that announces them.
+	ReadsIntents() bool
+}
+
 // IPv4Counter is implemented by the NetResourceOperations of a node with two families whose
 // halves of a call may be done one by one. Without it the manager counts the IPv6 addresses of
 // a node that has only those, and would take the first half for the whole.

@@ -92,8 +92,9 @@ func start(ctx context.Context, m *NetResourceSetManager) error {
 	}
 }
 
-// complete returns when the manager knows all existing NetResourceSets. The first list of
-// an informer may come from a cache, and lack the newest.
+// complete returns when the manager knows all existing NetResourceSets as they were after
+// the call. The first list of an informer may come from a cache: it may lack the newest
+// objects, and what an earlier manager has announced.
 func (c *Client) complete(ctx context.Context, m *NetResourceSetManager) error {
 	for {
 		missing, err := c.missing(ctx, m)
@@ -111,7 +112,8 @@ func (c *Client) complete(ctx context.Context, m *NetResourceSetManager) error {
 	}
 }
 
-// missing returns the name of a NetResourceSet that the manager does not know; "": none.
+// missing passes the newest versions to the manager. It returns the name of a NetResourceSet
+// that the manager does not know; "": none.
 func (c *Client) missing(ctx context.Context, m *NetResourceSetManager) (name string, err error) {
 	for next := ""; ; {
 		list, err := runner.Within(ctx, c.timeout, func(ctx context.Context) (*unstructured.UnstructuredList, error) {
@@ -122,8 +124,12 @@ func (c *Client) missing(ctx context.Context, m *NetResourceSetManager) (name st
 		}
 		for i := range list.Items {
 			n, err := objects.Decode[v1alpha1.NetResourceSet](&list.Items[i])
-			if err == nil && !m.hasSeen(n.Name) {
+			switch {
+			case err != nil: // it is skipped
+			case !m.knows(n):
 				return n.Name, nil
+			default:
+				m.refresh(n)
 			}
 		}
 		if next = list.GetContinue(); next == "" {

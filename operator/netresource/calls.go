@@ -40,7 +40,7 @@ type OverdueObserver interface {
 // there is one call of a kind at a time.
 type calls struct {
 	deadline time.Duration // of a call
-	patience time.Duration // how long a call keeps the worker that makes it
+	patience time.Duration // how long a call may go on after its context has ended
 	now      func() time.Time
 	log      *slog.Logger
 	observer OverdueObserver // may be nil
@@ -198,8 +198,6 @@ func (c *calls) end(what operation, x *call) (left bool) {
 // little longer for a provider that heeds its context. It reports whether the
 // answer is there.
 func (c *calls) await(ctx context.Context, x *call, wait time.Duration) bool {
-	patience := time.NewTimer(c.patience)
-	defer patience.Stop()
 	var enough <-chan time.Time
 	if wait > 0 {
 		t := time.NewTimer(wait)
@@ -212,8 +210,6 @@ func (c *calls) await(ctx context.Context, x *call, wait time.Duration) bool {
 		case <-x.given:
 			<-x.returned
 			return true
-		case <-patience.C:
-			releaseSlot(ctx)
 		case <-ended:
 			t := time.NewTimer(c.patience)
 			defer t.Stop()
@@ -315,20 +311,4 @@ func (c *calls) close() error {
 		len(left),
 		strings.Join(left, ", "),
 	)
-}
-
-// slotKey is the context key of a worker's slot.
-type slotKey struct{}
-
-// withSlot returns a context in which a long call frees its worker's slot with
-// release.
-func withSlot(ctx context.Context, release func()) context.Context {
-	return context.WithValue(ctx, slotKey{}, release)
-}
-
-// releaseSlot lets another node use the worker's slot. It may be called often.
-func releaseSlot(ctx context.Context) {
-	if f, ok := ctx.Value(slotKey{}).(func()); ok {
-		f()
-	}
 }

@@ -30,21 +30,14 @@ type Config struct {
 	// how long the provider may show the state before a call; 0: 1 minute, less: not at all
 	Consistency time.Duration
 	// CallTimeout is the deadline of a call of the provider for one node; 0: 30
-	// seconds. A call that lasts longer than a thirtieth of it frees its worker's
-	// slot for another node.
+	// seconds.
 	CallTimeout time.Duration
 	ReadTimeout time.Duration // deadline of Resync; 0: 2 minutes
-	QPS         float64       // calls to the provider in a second; 0: 20, less: no limit
-	Burst       int           // 0: 30
 
 	// Fence returns nil if this manager still led at some moment after the call. It
 	// is called before each write and each call of the provider; nil: there is no
 	// other manager.
 	Fence func(context.Context) error
-	// Term names this leadership; no other has the same. Start writes it to every
-	// NetResourceSet first, so that the API server refuses the writes that an earlier
-	// manager still has under way; "": there was none.
-	Term string
 	// Since is the start of this leadership: the Fence of every other manager fails
 	// from then on; zero: there was none.
 	Since time.Time
@@ -69,7 +62,6 @@ func (c Config) withDefaults() Config {
 	c.RetryMost = max(cmp.Or(c.RetryMost, time.Minute), c.RetryInterval)
 	c.Consistency = max(cmp.Or(c.Consistency, time.Minute), 0)
 	c.CallTimeout, c.ReadTimeout = cmp.Or(c.CallTimeout, 30*time.Second), cmp.Or(c.ReadTimeout, 2*time.Minute)
-	c.QPS, c.Burst = cmp.Or(c.QPS, 20), cmp.Or(c.Burst, 30)
 	if c.Pending == nil {
 		c.Pending = func(string) int { return 0 }
 	}

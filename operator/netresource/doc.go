@@ -17,8 +17,9 @@
 //
 // # Calls of the provider
 //
-// All calls take a token of one bucket (QPS, Burst). A node whose call has failed
-// waits, with back-off. While the provider cannot be read nothing is changed.
+// A provider limits the rate of its own requests (cloud/budget): the manager does not. A
+// node whose call has failed waits, with back-off. While the provider cannot be read nothing
+// is changed.
 //
 // Each call has a deadline (CallTimeout, ReadTimeout) and its own goroutine. A
 // long call holds up no other node: it soon frees its worker's slot. After the
@@ -35,16 +36,16 @@
 //
 // # Leadership
 //
-// Only one manager may work at a time: the caller elects it, and passes Fence,
-// Term and Since of each leadership. The manager calls the fence before each write
-// and each call of the provider. Start takes over before it reads anything: it
-// writes its term to every NetResourceSet, so that the API server refuses the
-// writes of an earlier manager however late they come; and it waits until
-// Consistency after Since, so that it sees the earlier manager's calls. One call
-// is not covered: one whose manager called the fence and then stopped for longer
-// than Consistency. A provider that reads the NetResourceSets themselves
-// (clusterpool) has no such calls, and nothing to wait for. A Sweeper deletes the
-// NetResourceSets of nodes that are gone, and writes the instance IDs of new ones.
+// Only one manager may work at a time: the caller elects it, and passes Fence and
+// Since of each leadership. The manager calls the fence before each write and each
+// call of the provider. Start waits until Consistency after Since, so that it sees
+// the earlier manager's calls. One call is not covered: one whose manager called the
+// fence and then stopped for longer than Consistency. A provider that reads the
+// NetResourceSets themselves (clusterpool) has no such calls, and nothing to wait for.
+// Writes of the earlier manager may arrive after Start. IntentAnnotation shows which
+// blocks such a write may bring: they stay with their node. Start writes nothing, so no
+// object that refuses writes delays the others. A Sweeper deletes the NetResourceSets of
+// nodes that are gone, and writes the instance IDs of new ones.
 //
 // Any goroutine may call any method. Start returns when the provider has been read
 // once; what it starts ends with its context or with Close, which waits for it.

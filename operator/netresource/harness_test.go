@@ -48,7 +48,7 @@ func defaults() (memcloud.Config, netresource.Config) {
 			Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.1.0.0/21")},
 			Interfaces: 8, PerInterface: 64,
 		}, netresource.Config{
-			ReleaseDelay: -1, ResyncInterval: 10 * time.Second, Workers: 4, QPS: -1, Log: quiet(), Random: func() float64 { return .5 },
+			ReleaseDelay: -1, ResyncInterval: 10 * time.Second, Workers: 4, Log: quiet(), Random: func() float64 { return .5 },
 		}
 }
 

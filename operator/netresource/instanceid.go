@@ -7,11 +7,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/cadastre/cadastre/operator/runner"
@@ -24,7 +24,7 @@ type instanceIDs struct {
 	sweeper Sweeper
 	nodes   cache.Store
 	queue   *runner.Queue
-	warned  map[types.UID]bool // Nodes whose machine is another one; of the worker
+	warned  sync.Map // UIDs of Nodes whose machine is another one
 }
 
 const instanceIDRetry = time.Second // after a write that has failed
@@ -34,7 +34,6 @@ func newInstanceIDs(s Sweeper, nodes cache.Store) *instanceIDs {
 		sweeper: s,
 		nodes:   nodes,
 		queue:   runner.NewQueue(10*time.Millisecond, nil, time.Now),
-		warned:  map[types.UID]bool{},
 	}
 }
 
@@ -50,7 +49,7 @@ func (i *instanceIDs) handler() cache.ResourceEventHandlerFuncs {
 
 // run writes IDs until ctx ends.
 func (i *instanceIDs) run(ctx context.Context) {
-	i.queue.Run(ctx, 1, func(ctx context.Context, name string, _ func()) {
+	i.queue.Run(ctx, 1, func(ctx context.Context, name string) {
 		if err := i.write(ctx, name); err != nil && ctx.Err() == nil {
 			i.sweeper.Log.Warn("write the instance ID of a NetResourceSet, trying again",
 				"node", name, "in", instanceIDRetry, "error", err)
@@ -98,10 +97,12 @@ func (i *instanceIDs) write(ctx context.Context, name string) error {
 
 // warn logs once that a Node is another machine than the one of its NetResourceSet.
 func (i *instanceIDs) warn(node *corev1.Node, has, id string) {
-	if id == "" || has == id || i.warned[node.UID] {
+	if id == "" || has == id {
 		return
 	}
-	i.warned[node.UID] = true
+	if _, warned := i.warned.LoadOrStore(node.UID, nil); warned {
+		return
+	}
 	i.sweeper.Log.Warn("the Node is on another machine than its NetResourceSet: delete the NetResourceSet "+
 		"if the machine was replaced, and the agent makes a new one",
 		"node", node.Name, "instanceID", has, "providerID", node.Spec.ProviderID)

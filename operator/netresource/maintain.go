@@ -109,9 +109,17 @@ func (n *NetResource) round(ctx context.Context) error {
 func (n *NetResource) writeOrRetry(ctx context.Context) error {
 	err := n.write(ctx)
 	if err != nil && ctx.Err() == nil {
-		n.manager.sync.Add(n.name, "retry", n.manager.config.RetryInterval)
+		n.retryWrite()
 	}
 	return err
+}
+
+// retryWrite queues another write after one that has failed.
+func (n *NetResource) retryWrite() {
+	n.mu.Lock()
+	unwritten := n.unwritten
+	n.mu.Unlock()
+	n.manager.sync.Add(n.name, "retry", n.manager.pauseAfter(unwritten))
 }
 
 // wait returns how long the node still waits after a failure.
@@ -125,9 +133,13 @@ func (n *NetResource) wait() time.Duration {
 func (n *NetResource) pause() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := n.manager.config
-	policy := backoff.Policy{First: c.RetryInterval, Limit: c.RetryMost, Random: c.Random}
-	return policy.After(max(n.failures, 1))
+	return n.manager.pauseAfter(n.failures)
+}
+
+// pauseAfter returns how long a node waits after so many failures in a row.
+func (n *NetResourceSetManager) pauseAfter(failures int) time.Duration {
+	policy := backoff.Policy{First: n.config.RetryInterval, Limit: n.config.RetryMost, Random: n.config.Random}
+	return policy.After(max(failures, 1))
 }
 
 // change releases addresses or allocates some, never both in one round.
@@ -171,7 +183,7 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 		// Published providers take what is available, and do not look at the maximum.
 		a.AvailableForAllocationIPv4 = min(a.AvailableForAllocationIPv4, a.MaxIPsToAllocate)
 		a.AvailableForAllocationIPv6 = min(a.AvailableForAllocationIPv6, a.MaxIPsToAllocate)
-		if err := n.manager.turn(ctx); err != nil {
+		if err := n.manager.checkFence(ctx); err != nil {
 			return false, err
 		}
 		_, err = n.allocateMore(
@@ -210,7 +222,7 @@ func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, 
 		return false, nil
 	}
 	a.MaxIPsToAllocate = request
-	if err := n.manager.turn(ctx); err != nil {
+	if err := n.manager.checkFence(ctx); err != nil {
 		return true, err
 	}
 	got, err2 := n.allocateMore(

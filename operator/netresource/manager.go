@@ -14,14 +14,12 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/cloud/budget"
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
 // NetResourceSetManager keeps the addresses of all nodes at their watermarks. Use New.
 type NetResourceSetManager struct {
 	config   Config
-	budget   *budget.Budget
 	calls    *calls
 	gate     *runner.Gate
 	maintain *runner.Queue // by node
@@ -62,7 +60,6 @@ func New(c Config) (*NetResourceSetManager, error) {
 	return &NetResourceSetManager{
 		config:   c,
 		calls:    newCalls(&c),
-		budget:   budget.New(budget.Config{QPS: c.QPS, Burst: c.Burst, Now: c.Now}),
 		gate:     runner.NewGate(c.Fence, fenceTimeout),
 		nodes:    map[string]*NetResource{},
 		refused:  map[string]bool{},
@@ -75,9 +72,10 @@ func New(c Config) (*NetResourceSetManager, error) {
 // resyncKey is the only key of the resync queue.
 const resyncKey = "all"
 
-// Start takes over from an earlier manager (Term, Since), reads the provider, and
-// starts workers that run until ctx ends or Close is called. If the provider cannot
-// be read, it starts nothing.
+// Start takes over from an earlier manager (Since), reads the provider, and starts workers
+// that run until ctx ends or Close is called. If the provider cannot be read, it starts
+// nothing. It writes no NetResourceSet: each is taken over in its own first round. Before
+// Start the caller passes to Create every NetResourceSet, as it was read in this leadership.
 func (n *NetResourceSetManager) Start(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	n.mu.Lock()
@@ -100,7 +98,7 @@ func (n *NetResourceSetManager) Start(ctx context.Context) error {
 		return fmt.Errorf("start the manager of NetResourceSets: %w", err)
 	}
 	for _, name := range n.GetNames() {
-		n.maintainSoon(name, "start")
+		n.maintain.Add(name, "start", 0)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,19 +128,6 @@ func (n *NetResourceSetManager) tracks() bool {
 	return ok && t.TracksChanges()
 }
 
-// maintainSoon queues a node at a random moment within the time that all nodes need at
-// the provider's rate limit, so that they do not all come at once.
-func (n *NetResourceSetManager) maintainSoon(name, reason string) {
-	n.mu.Lock()
-	nodes := len(n.nodes)
-	n.mu.Unlock()
-	spread := time.Duration(0)
-	if n.config.QPS > 0 && nodes > n.config.Burst {
-		spread = time.Duration(float64(nodes) / n.config.QPS * float64(time.Second))
-	}
-	n.maintain.Add(name, reason, time.Duration(n.config.Random()*float64(min(spread, n.config.ResyncInterval))))
-}
-
 // read makes the provider read its state, and reports whether it could.
 func (n *NetResourceSetManager) read(ctx context.Context) bool {
 	begun, err := request[time.Time]{
@@ -161,8 +146,7 @@ func (n *NetResourceSetManager) read(ctx context.Context) bool {
 	return n.ready
 }
 
-func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string, leave func()) {
-	ctx = withSlot(ctx, leave)
+func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string) {
 	defer n.resync.Add(resyncKey, "periodic", n.config.ResyncInterval)
 	if !n.read(ctx) {
 		if ctx.Err() != nil {
@@ -194,8 +178,8 @@ func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) 
 	n.report(ctx, nodes)
 }
 
-// each calls do for all nodes, Workers of them at once. It does not wait for nodes that
-// the provider holds up.
+// each calls do for all nodes, Workers of them at once. It does not wait for a node that
+// takes longer than runner.Patience.
 func (n *NetResourceSetManager) each(
 	ctx context.Context,
 	nodes []*NetResource,
@@ -212,7 +196,9 @@ func (n *NetResourceSetManager) each(
 		})
 		n.work.Go(func() {
 			defer leave()
-			do(withSlot(ctx, leave), node)
+			late := time.AfterFunc(runner.Patience, leave)
+			defer late.Stop()
+			do(ctx, node)
 		})
 	}
 	all.Wait()
@@ -425,11 +411,22 @@ func (n *NetResourceSetManager) Get(nodeName string) *NetResource {
 	return n.nodes[nodeName]
 }
 
-// hasSeen reports whether Update was called for a node.
-func (n *NetResourceSetManager) hasSeen(nodeName string) bool {
+// knows reports whether Update was called for a NetResourceSet.
+func (n *NetResourceSetManager) knows(resource *v1alpha1.NetResourceSet) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.nodes[nodeName] != nil || n.refused[nodeName]
+	if node := n.nodes[resource.Name]; node != nil {
+		return node.newest().UID == resource.UID
+	}
+	return n.refused[resource.Name]
+}
+
+// refresh passes a version of a known NetResourceSet to its node if the node has an older one.
+func (n *NetResourceSetManager) refresh(resource *v1alpha1.NetResourceSet) {
+	node := n.Get(resource.Name)
+	if node != nil && isOlder(node.newest().ResourceVersion, resource.ResourceVersion) {
+		node.UpdatedResource(resource)
+	}
 }
 
 // GetNames returns the names of all nodes, sorted.
@@ -484,14 +481,6 @@ func (n *NetResourceSetManager) SetInstancesAPIReadiness(ready bool) {
 	n.ready = ready
 }
 
-// turn waits for the rate limit of the provider, and then checks the fence.
-func (n *NetResourceSetManager) turn(ctx context.Context) error {
-	if err := n.budget.Take(ctx, "the provider"); err != nil {
-		return err
-	}
-	return n.checkFence(ctx)
-}
-
 // fenceTimeout limits one call of Config.Fence.
 const fenceTimeout = 10 * time.Second
 
@@ -506,8 +495,7 @@ func (n *NetResourceSetManager) checkFence(ctx context.Context) error {
 // ResourceType returns the kind that the manager works on.
 func (n *NetResourceSetManager) ResourceType() string { return "NetResourceSet" }
 
-func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string, leave func()) {
-	ctx = withSlot(ctx, leave)
+func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string) {
 	if node := n.Get(name); node != nil {
 		if err := node.MaintainIPPool(ctx); err != nil && ctx.Err() == nil {
 			node.log.Warn("keep the addresses of the node at its watermarks", "error", err)
@@ -515,12 +503,11 @@ func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string, l
 	}
 }
 
-func (n *NetResourceSetManager) syncNode(ctx context.Context, name string, leave func()) {
-	ctx = withSlot(ctx, leave)
+func (n *NetResourceSetManager) syncNode(ctx context.Context, name string) {
 	if node := n.Get(name); node != nil {
 		if err := node.syncToAPIServer(ctx); err != nil && ctx.Err() == nil {
 			node.log.Warn("write the NetResourceSet", "error", err)
-			n.sync.Add(name, "retry", n.config.RetryInterval)
+			node.retryWrite()
 		}
 	}
 }

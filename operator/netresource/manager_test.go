@@ -340,29 +340,6 @@ func TestAProviderThatCannotBeReadIsNotStarted(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 }
 
-func TestCallsStayWithinTheBudget(t *testing.T) {
-	cloud, config := defaults()
-	config.QPS, config.Burst, config.Workers, config.Random = 2, 5, 50, nil
-	var at []time.Time
-	cloud.Fault = func(c memcloud.Call) memcloud.Fault {
-		if c.What != "describe" && c.What != "orphans" {
-			at = append(at, time.Now())
-		}
-		return memcloud.None
-	}
-	simulated(t, cloud, config, func(t *testing.T, g *WithT, r *rig) {
-		for i := range 60 {
-			r.add(nodeName(i), v1alpha1.IPAMSpec{PreAllocate: 4})
-		}
-		rest(5 * time.Minute)
-		g.Expect(at).To(HaveLen(60))
-		for i := range at[5:] {
-			g.Expect(at[i+5].Sub(at[i])).To(BeNumerically(">=", 400*time.Millisecond), "call %d", i)
-		}
-		g.Expect(at[len(at)-1].Sub(at[0])).To(BeNumerically(">=", 27*time.Second))
-	})
-}
-
 func TestPrefixesAreUnits(t *testing.T) {
 	cloud, config := defaults()
 	cloud.PrefixLen, config.ReleaseExcess, config.PrefixDelegation = 28, true, true

@@ -45,6 +45,7 @@ type NetResource struct {
 	waitsFor         time.Time       // no decision before a reading of the provider that began later; zero: decide
 	unresolved       *allocationCall // an allocation whose outcome is not known; nil: none
 	failures         int             // rounds without success
+	unwritten        int             // writes of the NetResourceSet without success
 	retryAt          time.Time       // not before then, after a failure
 	lastError        string
 	updateError      string // why the provider does not know the newest version
@@ -74,12 +75,6 @@ func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet)
 // acquireTurn waits until no other round of the node runs; releaseTurn lets the next
 // one run.
 func (n *NetResource) acquireTurn(ctx context.Context) error {
-	select {
-	case n.turn <- struct{}{}:
-		return nil
-	default:
-		releaseSlot(ctx) // a call of the round before may hang
-	}
 	select {
 	case n.turn <- struct{}{}:
 		return nil
@@ -128,7 +123,7 @@ func (n *NetResource) updated() bool {
 	}
 	switch {
 	case first:
-		n.manager.maintainSoon(n.name, "new")
+		n.manager.maintain.Add(n.name, "new", 0)
 		return true
 	case n.recount():
 		n.manager.maintain.Add(n.name, "update", 0)

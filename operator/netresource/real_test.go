@@ -177,7 +177,7 @@ func lives(t *testing.T, server dynamic.Interface, kube kubernetes.Interface) {
 	pods := netresource.NewPodCount(kube)
 	m, err := netresource.New(netresource.Config{
 		Instances: provider, API: client, Log: quiet(), ResyncInterval: time.Second, Pending: pods.Of,
-		Term: "second", Since: time.Now(), Consistency: -1, Fence: func(context.Context) error { return nil },
+		Since: time.Now(), Consistency: -1, Fence: func(context.Context) error { return nil },
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -222,7 +222,7 @@ func machineOfCloud(t *testing.T, server dynamic.Interface, kube kubernetes.Inte
 	})
 	m, err := netresource.New(netresource.Config{
 		Instances: provider, API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
-		ResyncInterval: time.Second, Consistency: time.Second, Workers: 8, QPS: 200, Log: quiet(),
+		ResyncInterval: time.Second, Consistency: time.Second, Workers: 8, Log: quiet(),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	sweeper := netresource.Sweeper{Client: client, Kube: kube, Log: quiet()}
@@ -294,7 +294,7 @@ func operatorOn(t *testing.T, server dynamic.Interface, cloud *memcloud.Cloud) (
 	client := netresource.NewClient(server, 0)
 	m, err := netresource.New(netresource.Config{
 		Instances: cloudpool.New(cloudpool.Config{Cloud: cloud, Pre: 4, Consistency: time.Second, Log: quiet()}), API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
-		ResyncInterval: time.Second, Consistency: time.Second, Workers: 8, QPS: 200, Log: quiet(),
+		ResyncInterval: time.Second, Consistency: time.Second, Workers: 8, Log: quiet(),
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	var work sync.WaitGroup

@@ -163,7 +163,7 @@ func (n *NetResource) releaseAccepted(ctx context.Context) (mutated bool, err er
 	}
 	var failed []error
 	for _, a := range n.released() {
-		if err := n.manager.turn(ctx); err != nil {
+		if err := n.manager.checkFence(ctx); err != nil {
 			return mutated, errors.Join(append(failed, err)...)
 		}
 		err := n.releaseIPs(ctx, a)
@@ -199,9 +199,13 @@ func (n *NetResource) released() []*ReleaseAction {
 	defer n.mu.Unlock()
 	now := n.manager.config.Now()
 	byPlace := map[[2]string]*ReleaseAction{}
+	intent := IntentOf(n.resource)
 	for key, state := range n.resource.Status.IPAM.ReleaseIPs {
 		_, gone := n.release.gone[key]
 		if !handshake.Call(state, handshake.Want{Gone: gone}) {
+			continue
+		}
+		if slices.Contains(intent, key) { // the next manager would take it for the node's
 			continue
 		}
 		at, ok := n.available[key]

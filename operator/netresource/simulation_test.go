@@ -4,6 +4,7 @@
 package netresource_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -16,8 +17,12 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/cloud/budget"
+	"github.com/cadastre/cadastre/internal/testkit/memapi"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 )
 
 // demand returns the number of pods of a node at a minute.
@@ -61,18 +66,52 @@ type figures struct {
 
 const simulatedMinutes = 40
 
+// limitedCloud is a cloud whose provider has a budget of changes.
+type limitedCloud struct {
+	*memcloud.Cloud
+	budget *budget.Budget
+}
+
+func (l *limitedCloud) Assign(ctx context.Context, instance, iface string, want cloud.Want) ([]cloud.Block, error) {
+	if err := l.budget.Take(ctx, "assign"); err != nil {
+		return nil, err
+	}
+	return l.Cloud.Assign(ctx, instance, iface, want)
+}
+
+func (l *limitedCloud) Unassign(ctx context.Context, instance, iface string, blocks []netip.Prefix) error {
+	if err := l.budget.Take(ctx, "unassign"); err != nil {
+		return err
+	}
+	return l.Cloud.Unassign(ctx, instance, iface, blocks)
+}
+
+func (l *limitedCloud) CreateInterface(ctx context.Context, instance string, want cloud.NewInterface) (*cloud.Interface, error) {
+	if err := l.budget.Take(ctx, "create"); err != nil {
+		return nil, err
+	}
+	return l.Cloud.CreateInterface(ctx, instance, want)
+}
+
 // simulate runs 40 minutes of nodes under a demand, at a rate of calls in a second.
 func simulate(t *testing.T, nodes int, qps float64, d demand, old bool) (f figures) {
 	synctest.Test(t, func(t *testing.T) {
-		config := netresource.Config{ReleaseExcess: true, Workers: 16, QPS: qps, Burst: 10, Log: quiet(), Random: rand.New(rand.NewPCG(1, 2)).Float64}
+		config := netresource.Config{ReleaseExcess: true, Workers: 16, Log: quiet(), Random: rand.New(rand.NewPCG(1, 2)).Float64}
 		config.Workers = 1 // Random is not for several at once
 		if old {
 			config = netresource.WithOldFormula(config)
 		}
-		r := newRig(t, memcloud.Config{
+		machines := memcloud.New(memcloud.Config{
 			Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/16")},
 			Interfaces: 8, PerInterface: 16, Lag: 3 * time.Second,
-		}, config)
+		})
+		limited := &limitedCloud{machines, budget.New(budget.Config{QPS: qps, Burst: 10, Now: time.Now})}
+		config.Instances = cloudpool.New(cloudpool.Config{
+			Cloud: limited, Pre: 8, Prefixes: true, Consistency: 3 * time.Second, Log: quiet(),
+		})
+		r := &rig{t: t, api: memapi.New(), cloud: machines, agents: map[string]*agent{}}
+		r.api.Changed = r.changed
+		r.start(config)
 		for i := range nodes {
 			r.add(nodeName(i), v1alpha1.IPAMSpec{MinAllocate: 30, PreAllocate: 8}).cool = 30 * time.Second
 		}
@@ -144,7 +183,7 @@ func TestSimulations(t *testing.T) {
 func BenchmarkRound(b *testing.B) {
 	for _, nodes := range []int{1000, 10000} {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
-			c := netresource.Config{QPS: -1, Workers: 4, Log: quiet(), ReleaseExcess: true}
+			c := netresource.Config{Workers: 4, Log: quiet(), ReleaseExcess: true}
 			r := newRig(b, memcloud.Config{
 				Subnets:    map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/12")},
 				Interfaces: 2, PerInterface: 16,

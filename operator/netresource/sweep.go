@@ -6,6 +6,7 @@ package netresource
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -79,7 +80,11 @@ func reduceNode(o any) (any, error) {
 	return o, nil
 }
 
-// pass deletes the NetResourceSets that are orphans in this pass and in the last one.
+// removals limits the NetResourceSets that are deleted at the same time.
+const removals = 16
+
+// pass deletes the NetResourceSets that are orphans in this pass and in the last one. One
+// that cannot be deleted delays no other one.
 func (s Sweeper) pass(ctx context.Context, orphans *Orphans, nodes cache.Store) error {
 	sets, err := s.Client.Lister().List(labels.Everything())
 	if err != nil {
@@ -92,12 +97,19 @@ func (s Sweeper) pass(ctx context.Context, orphans *Orphans, nodes cache.Store) 
 	for _, n := range sets {
 		byName[n.Name] = n
 	}
-	for _, name := range orphans.Pass(sets, there) {
-		if err := s.remove(ctx, byName[name]); err != nil {
-			return err
-		}
+	gone := orphans.Pass(sets, there)
+	errs := make([]error, len(gone))
+	var work sync.WaitGroup
+	slots := make(chan struct{}, removals)
+	for i, name := range gone {
+		slots <- struct{}{}
+		work.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = s.remove(ctx, byName[name])
+		})
 	}
-	return nil
+	work.Wait()
+	return errors.Join(errs...)
 }
 
 // remove deletes a NetResourceSet unless its Node exists.

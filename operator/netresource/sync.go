@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,7 +33,14 @@ func (n *NetResource) syncToAPIServer(ctx context.Context) error {
 
 // write writes the status and then the spec, so that no agent allocates an address before
 // the status describes it. The pool is the one from before the status was written.
-func (n *NetResource) write(ctx context.Context) error {
+func (n *NetResource) write(ctx context.Context) (err error) {
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.unwritten++; err == nil {
+			n.unwritten = 0
+		}
+	}()
 	n.mu.Lock()
 	known, pool, uid := n.known, n.pool(), n.resource.UID
 	n.mu.Unlock()
@@ -44,19 +50,20 @@ func (n *NetResource) write(ctx context.Context) error {
 	if !known {
 		return nil
 	}
-	return n.put(
-		ctx,
-		"spec",
-		n.manager.config.API.Update,
-		func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
-			if base.UID != uid || maps.Equal(base.Spec.IPAM.Pool, pool) {
-				return nil
-			}
-			next := base.DeepCopy()
-			next.Spec.IPAM.Pool = maps.Clone(pool)
-			return next
-		},
-	)
+	for announced := true; announced; {
+		announced = false
+		err := n.put(ctx, "spec", n.manager.config.API.Update,
+			func(base *v1alpha1.NetResourceSet) (next *v1alpha1.NetResourceSet) {
+				if announced = false; base.UID == uid {
+					next, announced = n.towards(base, pool)
+				}
+				return next
+			})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeStatus writes the operator's part of the status. Fields that the provider cannot

@@ -5,63 +5,83 @@ package netresource
 
 import (
 	"context"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/operator/runner"
 )
 
-// termAnnotation of a NetResourceSet holds Config.Term of the last manager.
-const termAnnotation = "cadastre.dev/operator-term"
+// IntentAnnotation of a NetResourceSet announces the keys that its pool is about to get,
+// separated by commas. The write that gives them removes it. The manager writes it only for
+// an IntentReader.
+//
+// A manager (1) announces the keys, (2) calls its fence, and (3) writes the pool under the
+// resourceVersion that it has read before (2). A write (3) of an earlier manager may still
+// be under way when this one begins. The API server refuses it if the object has changed
+// since it was read. If the object has not changed, it shows the announcement. So a new
+// manager learns from the objects alone which keys may still arrive, and needs to write none
+// of them before it serves others. An announcement that arrives later has no effect: the
+// fence of its manager fails.
+const IntentAnnotation = v1alpha1.Group + "/pool-intent"
 
-// takeOver returns when no write of an earlier manager can arrive any more.
-//
-// For NetResourceSets this needs no clock. A manager reads one, calls its fence, and
-// writes it under the resourceVersion that it has read. An earlier manager's fence fails
-// for everything that it reads after this leadership began. The API server refuses what
-// it read before, once this manager has written its term. Writes that had arrived by
-// then are in the answer, which the provider receives.
-//
-// Calls of the provider have no resourceVersion. A reading that begins Consistency after
-// Since shows the calls of an earlier manager, unless a call came later than that.
-func (n *NetResourceSetManager) takeOver(ctx context.Context) error {
-	if n.config.Term != "" {
-		n.each(ctx, n.GetNodesByIPWatermark(), func(ctx context.Context, node *NetResource) { node.writeTerm(ctx) })
+// IntentOf returns the keys that a NetResourceSet announces.
+func IntentOf(resource *v1alpha1.NetResourceSet) []string {
+	text := resource.Annotations[IntentAnnotation]
+	if text == "" {
+		return nil
 	}
+	return strings.Split(text, ",")
+}
+
+// takeOver returns when the provider shows the calls of every earlier manager. Such calls
+// have no resourceVersion. A reading that begins Consistency after Since shows them, unless
+// a call came later than that.
+func (n *NetResourceSetManager) takeOver(ctx context.Context) error {
 	if n.config.Since.IsZero() {
 		return ctx.Err()
 	}
 	return runner.Wait(ctx, n.config.Since.Add(n.config.Consistency).Sub(n.config.Now()))
 }
 
-// writeTerm writes the manager's term to the NetResourceSet until that succeeds or ctx
-// ends, and passes the newest version to the provider.
-func (n *NetResource) writeTerm(ctx context.Context) {
-	c := n.manager.config
-	for {
-		err := n.put(ctx, "term", c.API.Update, func(base *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
-			if base.Annotations[termAnnotation] == c.Term {
-				return nil
-			}
-			next := base.DeepCopy()
-			if next.Annotations == nil {
-				next.Annotations = map[string]string{}
-			}
-			next.Annotations[termAnnotation] = c.Term
-			return next
-		})
-		if err == nil || apierrors.IsInvalid(err) { // no manager can write an invalid object
-			n.notifyProvider(n.manager.calls.shortWait())
-			return
+// announces reports whether new keys of a pool are announced before they are written.
+func (n *NetResourceSetManager) announces() bool {
+	k, ok := n.config.Instances.(IntentReader)
+	return ok && k.ReadsIntents()
+}
+
+// towards returns the next version of base on the way to a pool, nil if base has the pool.
+// That is a version with an announcement if the pool has new keys.
+func (n *NetResource) towards(
+	base *v1alpha1.NetResourceSet,
+	pool v1alpha1.AllocationMap,
+) (next *v1alpha1.NetResourceSet, announces bool) {
+	announced, some := base.Annotations[IntentAnnotation]
+	if !some && maps.Equal(base.Spec.IPAM.Pool, pool) {
+		return nil, false
+	}
+	next = base.DeepCopy()
+	if intent := intentFor(base.Spec.IPAM.Pool, pool); intent != "" && intent != announced && n.manager.announces() {
+		if next.Annotations == nil {
+			next.Annotations = map[string]string{}
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		n.log.Warn("the NetResourceSet cannot be taken over yet, trying again; nothing is changed until then",
-			"in", c.RetryInterval, "error", err)
-		if runner.Wait(ctx, c.RetryInterval) != nil {
-			return
+		next.Annotations[IntentAnnotation] = intent
+		return next, true
+	}
+	delete(next.Annotations, IntentAnnotation)
+	next.Spec.IPAM.Pool = maps.Clone(pool)
+	return next, false
+}
+
+// intentFor returns the announcement of the keys that a pool has and had does not.
+func intentFor(had, pool v1alpha1.AllocationMap) string {
+	var added []string
+	for key := range pool {
+		if _, ok := had[key]; !ok {
+			added = append(added, key)
 		}
 	}
+	slices.Sort(added)
+	return strings.Join(added, ",")
 }

@@ -6,6 +6,7 @@ package netresource_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -78,7 +79,7 @@ func TestATakeoverEnds(t *testing.T) {
 	})
 }
 
-// slow is an API server that a writer's request for the spec of node z reaches late.
+// slow is an API server that a writer's request for the pool of node z reaches late.
 type slow struct {
 	*memapi.API
 	arrives chan struct{}
@@ -86,7 +87,7 @@ type slow struct {
 }
 
 func (s *slow) Update(a, b *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, error) {
-	if b.Name != "z" {
+	if b.Name != "z" || len(b.Spec.IPAM.Pool) == 0 {
 		return s.API.Update(a, b)
 	}
 	<-s.arrives
@@ -95,63 +96,150 @@ func (s *slow) Update(a, b *v1alpha1.NetResourceSet) (*v1alpha1.NetResourceSet, 
 	return written, err
 }
 
-// TestAWriteThatIsLate: the leader gives node z the only block, and the request
-// is under way when another one takes over. It counts if it arrives before the
-// takeover, and is refused if it arrives after that.
+// late makes z, and a manager that gives it a block of /28. The request is under way when the
+// manager is deposed.
+func late(t *testing.T, api *memapi.API, cidr string) (*slow, *netresource.NetResourceSetManager) {
+	g := NewWithT(t)
+	way := &slow{API: api, arrives: make(chan struct{}), answer: make(chan error, 9)}
+	var deposed atomic.Bool
+	one := poolManager(t, way, cidr, func(context.Context) error {
+		if deposed.Load() {
+			return errors.New("another manager leads")
+		}
+		return nil
+	})
+	_, err := api.Create(named("z"))
+	g.Expect(err).NotTo(HaveOccurred())
+	follow(api, one)
+	g.Expect(one.Start(t.Context())).To(Succeed())
+	rest(5 * time.Second)
+	z, err := api.Get("z")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(z.Spec.IPAM.Pool).To(BeEmpty(), "it has not arrived")
+	g.Expect(netresource.IntentOf(z)).To(HaveLen(1), "it was announced")
+	deposed.Store(true)
+	return way, one
+}
+
+// TestAWriteThatIsLate: the leader gives node z the only block, and the request is under way
+// when another one takes over. No other node gets the block, whenever the request arrives.
 func TestAWriteThatIsLate(t *testing.T) {
-	for what, late := range map[string]bool{"it arrives before": false, "it arrives after": true} {
+	for what, before := range map[string]bool{"it arrives before the takeover": true, "it arrives after it": false} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, api := NewWithT(t), memapi.New()
-				way := &slow{API: api, arrives: make(chan struct{}), answer: make(chan error, 9)}
-				var deposed atomic.Bool
-				one := blockManager(t, way, "one", func(context.Context) error {
-					if deposed.Load() {
-						return errors.New("another manager leads")
-					}
-					return nil
-				})
-				z, err := api.Create(named("z"))
+				way, one := late(t, api, "10.0.0.0/28")
+				_, err := api.Create(named("b"))
 				g.Expect(err).NotTo(HaveOccurred())
-				b, err := api.Create(named("b"))
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(one.Start(t.Context())).To(Succeed())
-				g.Expect(one.Create(z)).To(Succeed())
-				rest(5 * time.Second)
-				z, err = api.Get("z")
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(z.Spec.IPAM.Pool).To(BeEmpty(), "it has not arrived")
-
-				two := blockManager(t, api, "two", nil)
-				g.Expect(two.Create(b)).To(Succeed())
-				g.Expect(two.Create(z)).To(Succeed())
-				if !late {
+				if before {
 					close(way.arrives)
 					g.Expect(<-way.answer).To(Succeed())
 				}
-				deposed.Store(true)
+				two := poolManager(t, api, "10.0.0.0/28", nil)
+				follow(api, two)
 				g.Expect(two.Start(t.Context())).To(Succeed())
-				if late {
+				rest(time.Minute)
+				if !before {
 					close(way.arrives)
 					g.Expect(apierrors.IsConflict(<-way.answer)).To(BeTrue())
 				}
-				stopped := make(chan struct{})
-				go func() { defer close(stopped); _ = one.Close() }()
+				g.Expect(one.Close()).To(Succeed())
 				rest(time.Minute)
-				<-stopped
-				z, _ = api.Get("z")
-				b, _ = api.Get("b")
-				if late {
-					g.Expect(b.Spec.IPAM.Pool).To(HaveLen(1))
-					g.Expect(z.Spec.IPAM.Pool).To(BeEmpty())
-				} else {
-					g.Expect(z.Spec.IPAM.Pool).To(HaveLen(1))
-					g.Expect(b.Spec.IPAM.Pool).To(BeEmpty())
-				}
-				_ = two.Close()
+				g.Expect(poolSizes(api)).To(Equal(map[string]int{"z": 1, "b": 0}))
+				z, err := api.Get("z")
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(netresource.IntentOf(z)).To(BeEmpty())
+				g.Expect(two.Close()).To(Succeed())
 			})
 		})
 	}
+}
+
+// TestABlockThatMayStillArriveIsHeldBack: the leader's request with a block for node z is under
+// way, and the API server refuses all that the next leader writes to z. The next leader serves
+// the other nodes, and gives none of them that block.
+func TestABlockThatMayStillArriveIsHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, api := NewWithT(t), memapi.New()
+		way, one := late(t, api, "10.0.0.0/26")
+		z, err := api.Get("z")
+		g.Expect(err).NotTo(HaveOccurred())
+		announced := netresource.IntentOf(z)[0]
+		for i := range 4 { // as many as there are blocks
+			_, err := api.Create(named(fmt.Sprint("n", i)))
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		var refuses atomic.Bool
+		refuses.Store(true)
+		api.Fault = func(call, name string) error {
+			if refuses.Load() && name == "z" && call != "get" {
+				return apierrors.NewForbidden(v1alpha1.Resource(v1alpha1.NetResourceSets).GroupResource(), name, errors.New("policy"))
+			}
+			return nil
+		}
+		two := poolManager(t, api, "10.0.0.0/26", nil)
+		follow(api, two)
+		g.Expect(two.Start(t.Context())).To(Succeed())
+		rest(time.Hour)
+		served := 0
+		all, _ := api.Lister().List(everything())
+		for _, nrs := range all {
+			served += len(nrs.Spec.IPAM.Pool)
+			g.Expect(nrs.Spec.IPAM.Pool).NotTo(HaveKey(announced), nrs.Name)
+		}
+		g.Expect(served).To(Equal(3), "all blocks but the one that may still arrive")
+
+		refuses.Store(false)
+		close(way.arrives)
+		g.Expect(<-way.answer).To(Succeed())
+		rest(2 * time.Minute)
+		z, err = api.Get("z")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(z.Spec.IPAM.Pool).To(HaveLen(1))
+		g.Expect(z.Spec.IPAM.Pool).To(HaveKey(announced))
+		g.Expect(one.Close()).To(Succeed())
+		g.Expect(two.Close()).To(Succeed())
+	})
+}
+
+// TestAnnouncementsAreReadFromTheAPIServer: an informer's first list is older than the
+// announcement of a former leader.
+func TestAnnouncementsAreReadFromTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, gvr := NewWithT(t), v1alpha1.Resource(v1alpha1.NetResourceSets)
+		server := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{gvr: "NetResourceSetList"})
+		encode := func(n *v1alpha1.NetResourceSet, version string, announced string) *unstructured.Unstructured {
+			n = n.DeepCopy()
+			n.ResourceVersion = version
+			if announced != "" {
+				n.Annotations = map[string]string{netresource.IntentAnnotation: announced}
+			}
+			u, err := objects.Encode(n, "NetResourceSet")
+			g.Expect(err).NotTo(HaveOccurred())
+			return u
+		}
+		g.Expect(server.Tracker().Create(gvr, encode(named("a"), "5", ""), "")).To(Succeed())
+		g.Expect(server.Tracker().Create(gvr, encode(named("z"), "7", "10.0.0.0/28"), "")).To(Succeed())
+		lists := 0
+		server.PrependReactor("list", gvr.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+			lists++
+			return lists == 1, &unstructured.UnstructuredList{
+				Object: map[string]any{"kind": "NetResourceSetList", "apiVersion": "cadastre.dev/v1alpha1"},
+				Items:  []unstructured.Unstructured{*encode(named("a"), "5", ""), *encode(named("z"), "6", "")},
+			}, nil
+		})
+		server.PrependWatchReactor(gvr.Resource, func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
+		client := netresource.NewClient(server, 0)
+		m := poolManager(t, client, "10.0.0.0/28", nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		work.Go(func() { _ = client.Run(ctx, m) })
+		rest(20 * time.Second)
+		g.Expect(m.Get("z").Pool()).To(HaveKey("10.0.0.0/28"))
+		g.Expect(m.Get("a").Pool()).To(BeEmpty())
+		cancel()
+		work.Wait()
+	})
 }
 
 func named(name string) *v1alpha1.NetResourceSet {
@@ -161,17 +249,18 @@ func named(name string) *v1alpha1.NetResourceSet {
 	return n
 }
 
-// blockManager is a manager of one block, which begins its rounds some seconds
-// after it has started.
-func blockManager(t *testing.T, api netresource.NetResourceSetGetterUpdater, term string, fence func(context.Context) error) *netresource.NetResourceSetManager {
+// poolManager is a manager, with two workers, of the blocks of /28 of one range.
+func poolManager(
+	t *testing.T,
+	api netresource.NetResourceSetGetterUpdater,
+	cidr string,
+	fence func(context.Context) error,
+) *netresource.NetResourceSetManager {
 	p := clusterpool.New(clusterpool.Config{})
-	pool := &v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{CIDRs: []v1alpha1.AddressPoolCIDR{{CIDR: "10.0.0.0/28", BlockPrefixLen: 28}}}}
+	pool := &v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{CIDRs: []v1alpha1.AddressPoolCIDR{{CIDR: cidr, BlockPrefixLen: 28}}}}
 	pool.Name = "only"
 	NewWithT(t).Expect(p.SetPool(pool)).To(Succeed())
-	_, config := defaults()
-	config.Instances, config.API, config.Fence, config.Term, config.Consistency = p, api, fence, term, -1
-	config.QPS, config.Burst, config.Workers, config.Random = .5, 1, 1, func() float64 { return 1 }
-	m, err := netresource.New(config)
+	m, err := netresource.New(netresource.Config{Instances: p, API: api, Fence: fence, Consistency: -1, Workers: 2, Log: quiet()})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return m
 }
@@ -190,7 +279,7 @@ func TestTheFenceIsAskedFirst(t *testing.T) {
 		}
 		return memcloud.None
 	}
-	config.Workers, config.QPS = 50, -1
+	config.Workers = 50
 	config.Fence = func(ctx context.Context) error {
 		asked.Add(1)
 		select {
@@ -249,7 +338,7 @@ func TestAllNetResourceSetsAreSeenFirst(t *testing.T) {
 		watched := watch.NewFake()
 		server.PrependWatchReactor(gvr.Resource, func(clienttesting.Action) (bool, watch.Interface, error) { return true, watched, nil })
 		client := netresource.NewClient(server, 0)
-		m := blockManager(t, client, "", nil)
+		m := poolManager(t, client, "10.0.0.0/28", nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		var work sync.WaitGroup
 		work.Go(func() { _ = client.Run(ctx, m) })

@@ -47,7 +47,8 @@ type Allocator struct {
 	names       nameLocks
 	queue       *runner.Queue // names of nodes
 	policies    requeuePolicies
-	running     atomic.Bool
+	busy        atomic.Bool          // a run has begun and has not ended
+	running     atomic.Bool          // it assigns CIDRs
 	warned      map[netip.Prefix]int // of the audit: how full a range was
 
 	loading sync.Mutex // held while the blocks of all nodes are read

@@ -68,6 +68,12 @@ func (a *Allocator) occupy(ctx context.Context, node *v1.Node) error {
 		}
 		err = errors.Join(err, e)
 	}
+	if twin := a.assigned.twin(o); twin != nil {
+		if err == nil {
+			reason = ReasonConflict
+		}
+		err = errors.Join(err, twin)
+	}
 	if !a.mode.pins() && a.assigned.keepOnly(o, cidrs) {
 		a.wake()
 	}
@@ -125,6 +131,10 @@ func (m *rangeMode) assign(ctx context.Context, node *v1.Node) error {
 
 // choose returns the blocks of a node: those that it was offered before, or new ones.
 func (a *Allocator) choose(ctx context.Context, node *v1.Node) ([]netip.Prefix, error) {
+	if err := a.assigned.twin(ownerOf(node)); err != nil {
+		a.reports.problem(ctx, node, ReasonConflict, err.Error())
+		return nil, fmt.Errorf("%w: %w", ErrQuarantined, err)
+	}
 	sizes, err := a.settings.SizeOf(node, a.assigned.pools())
 	var cidrs []netip.Prefix
 	if err == nil {

@@ -6,6 +6,7 @@ package nodeipam
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -16,6 +17,9 @@ import (
 	"github.com/cadastre/cadastre/operator/blocks"
 )
 
+// errTwin is wrapped by the error of a node whose UID another node has, too.
+var errTwin = errors.New("two nodes have one UID")
+
 // assignments holds the Set with its lock, and the owners by name. It makes no call to
 // another component while locked.
 type assignments struct {
@@ -24,25 +28,47 @@ type assignments struct {
 	mu    sync.Mutex
 	set   *blocks.Set
 	names map[string][]blocks.Owner // owners of blocks, by name
+	uids  map[string][]blocks.Owner // the same, by UID
 }
 
 func newAssignments(set *blocks.Set, now func() time.Time) *assignments {
-	return &assignments{now: now, set: set, names: map[string][]blocks.Owner{}}
+	return &assignments{now: now, set: set, names: map[string][]blocks.Owner{}, uids: map[string][]blocks.Owner{}}
 }
 
-// note updates names after the blocks of o changed.
+// note updates names and uids after the blocks of o changed.
 func (b *assignments) note(o blocks.Owner) {
 	blocks, _ := b.set.Blocks(o)
-	owners := b.names[o.Name]
+	noteIn(b.names, o.Name, o, len(blocks) > 0)
+	if o.UID != "" {
+		noteIn(b.uids, o.UID, o, len(blocks) > 0)
+	}
+}
+
+// noteIn keeps o under a key if it has blocks, and removes it otherwise.
+func noteIn(index map[string][]blocks.Owner, key string, o blocks.Owner, has bool) {
+	owners := index[key]
 	i := slices.Index(owners, o)
 	switch {
-	case len(blocks) > 0 && i < 0:
-		b.names[o.Name] = append(owners, o)
-	case len(blocks) == 0 && i >= 0 && len(owners) == 1:
-		delete(b.names, o.Name)
-	case len(blocks) == 0 && i >= 0:
-		b.names[o.Name] = slices.Delete(owners, i, i+1)
+	case has && i < 0:
+		index[key] = append(owners, o)
+	case !has && i >= 0 && len(owners) == 1:
+		delete(index, key)
+	case !has && i >= 0:
+		index[key] = slices.Delete(owners, i, i+1)
 	}
+}
+
+// twin returns an error if another owner of blocks has the UID of o.
+func (b *assignments) twin(o blocks.Owner) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, other := range b.uids[o.UID] {
+		if other != o {
+			return fmt.Errorf("%w: node %q has the UID %q of node %q, which has podCIDRs: want a UID of its own",
+				errTwin, o.Name, o.UID, other.Name)
+		}
+	}
+	return nil
 }
 
 // owners returns the owners of blocks under a name.

@@ -102,6 +102,10 @@ func (d cloudBase) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Pr
 
 // copyAliases gives a node without podCIDRs those that its machine has.
 func (d cloudBase) copyAliases(ctx context.Context, node *v1.Node, aliases []netip.Prefix) error {
+	if err := d.assigned.twin(ownerOf(node)); err != nil {
+		d.reports.problem(ctx, node, ReasonConflict, err.Error())
+		return fmt.Errorf("%w: %w", ErrQuarantined, err)
+	}
 	d.assigned.keepOnly(ownerOf(node), aliases) // what the cloud has routed elsewhere since
 	for _, err := range d.assigned.occupy(ownerOf(node), aliases) {
 		if err != nil {

@@ -26,7 +26,8 @@ import (
 )
 
 // Run implements CIDRAllocator: it assigns CIDRs to nodes until stopCh is closed,
-// and returns when everything that it started has ended.
+// and returns when everything that it started has ended. A second run beside it is refused:
+// it returns at once, and logs why.
 func (a *Allocator) Run(stopCh <-chan struct{}) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -39,14 +40,14 @@ func (a *Allocator) Run(stopCh <-chan struct{}) {
 		}
 	})
 	if err := a.RunContext(ctx); err != nil {
-		a.log.Error("node CIDRs are not assigned any more", "error", err)
+		a.log.Error("a run of the CIDR allocator has ended", "error", err)
 	}
 	cancel()
 	stop.Wait()
 }
 
 // RunContext assigns CIDRs to nodes until ctx ends. If another process leads, it
-// returns an error that wraps ErrDeposed.
+// returns an error that wraps ErrDeposed. It fails at once while another run goes on.
 func (a *Allocator) RunContext(ctx context.Context) error {
 	return a.run(ctx, a.deps.Nodes, a.start)
 }
@@ -56,6 +57,10 @@ func (a *Allocator) run(ctx context.Context, nodes informers.NodeInformer, start
 	if nodes == nil {
 		return errors.New("run the CIDR allocator: it has no informer of nodes")
 	}
+	if !a.busy.CompareAndSwap(false, true) {
+		return errors.New("run the CIDR allocator: an earlier run has not ended: want one run at a time")
+	}
+	defer a.busy.Store(false)
 	defer a.events()()
 	if err := start(ctx); err != nil || ctx.Err() != nil {
 		return err
@@ -72,7 +77,7 @@ func (a *Allocator) run(ctx context.Context, nodes informers.NodeInformer, start
 	defer cancel(nil)
 	if cache.WaitForCacheSync(ctx.Done(), handlers.HasSynced) {
 		group.Go(func() {
-			a.queue.Run(ctx, a.settings.Workers, func(ctx context.Context, name string, _ func()) {
+			a.queue.Run(ctx, a.settings.Workers, func(ctx context.Context, name string) {
 				if err := a.process(ctx, name); errors.Is(err, ErrDeposed) {
 					cancel(err)
 				}

@@ -5,6 +5,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -28,6 +29,9 @@ type question struct {
 	done chan struct{}
 	err  error
 }
+
+// errNoAnswer is the answer to a question that has ended its goroutine (runtime.Goexit).
+var errNoAnswer = errors.New("the question has ended without an answer")
 
 // NewGate returns a gate that calls ask. Without ask, Check always succeeds.
 func NewGate(ask func(context.Context) error, timeout time.Duration) *Gate {
@@ -68,6 +72,7 @@ func (g *Gate) Check(ctx context.Context) error {
 // because other callers wait for the answer.
 func (g *Gate) answer(ctx context.Context, q *question) {
 	defer close(q.done)
+	q.err = errNoAnswer // if the question ends its goroutine
 	_, q.err = Within(context.WithoutCancel(ctx), g.timeout, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, g.ask(ctx)
 	})

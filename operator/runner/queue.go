@@ -51,6 +51,10 @@ type item struct {
 	place   int // in the heap, -1: not there
 }
 
+// Patience limits the time for which a run keeps its worker to itself. A run that waits
+// for longer, for an API server or a cloud, delays no other key.
+const Patience = time.Second
+
 // NewQueue returns an empty queue in which two runs of a key begin at least
 // interval apart. observer may be nil. now must advance like the timers of
 // package time; nil stands for time.Now.
@@ -193,9 +197,8 @@ func (q *Queue) finish(it *item, took, latency time.Duration, folds int) {
 }
 
 // Run processes keys that are due, up to workers at once, until ctx ends and all
-// runs have returned. A run that calls leave lets another key take its place
-// before it returns.
-func (q *Queue) Run(ctx context.Context, workers int, process func(ctx context.Context, key string, leave func())) {
+// runs have returned. After Patience another key takes the place of a run that goes on.
+func (q *Queue) Run(ctx context.Context, workers int, process func(ctx context.Context, key string)) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	slots := make(chan struct{}, max(workers, 1))
@@ -212,9 +215,11 @@ func (q *Queue) Run(ctx context.Context, workers int, process func(ctx context.C
 			work.Go(func() {
 				leave := sync.OnceFunc(func() { <-slots })
 				defer leave()
+				late := time.AfterFunc(Patience, leave)
+				defer late.Stop()
 				began := q.now()
-				process(ctx, it.key, leave)
-				q.finish(it, q.now().Sub(began), latency, folds)
+				defer func() { q.finish(it, q.now().Sub(began), latency, folds) }() // also if it ends its goroutine
+				process(ctx, it.key)
 			})
 			continue
 		}

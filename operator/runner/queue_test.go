@@ -27,7 +27,7 @@ type runs struct {
 	began  time.Time
 }
 
-func (r *runs) process(_ context.Context, key string, _ func()) {
+func (r *runs) process(_ context.Context, key string) {
 	r.mu.Lock()
 	if r.active[key] {
 		r.t.Errorf("%s runs twice at once", key)
@@ -95,20 +95,41 @@ func TestQueueLimitsWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		q := runner.NewQueue(0, nil, time.Now)
-		r := &runs{t: t, took: time.Second, active: map[string]bool{}, at: map[string][]time.Duration{}, began: time.Now()}
+		r := &runs{t: t, took: runner.Patience / 2, active: map[string]bool{}, at: map[string][]time.Duration{}, began: time.Now()}
 		ctx, cancel := context.WithCancel(t.Context())
 		for i := range 12 {
 			q.Add(string(rune('a'+i)), "", 0)
 		}
 		done := make(chan struct{})
 		go func() { defer close(done); q.Run(ctx, 4, r.process) }()
-		time.Sleep(2500 * time.Millisecond)
+		time.Sleep(runner.Patience + runner.Patience/4)
 		synctest.Wait()
 		g.Expect(r.most).To(Equal(4))
 		g.Expect(r.at).To(HaveLen(12))
 		cancel() // while four run
 		<-done
 		g.Expect(r.active).To(BeEmpty(), "Run waits for them")
+	})
+}
+
+func TestALongRunOfAQueueDelaysNoOtherKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		q := runner.NewQueue(0, nil, time.Now)
+		r := &runs{t: t, took: time.Hour, active: map[string]bool{}, at: map[string][]time.Duration{}, began: time.Now()}
+		ctx, cancel := context.WithCancel(t.Context())
+		for _, key := range []string{"a", "b", "c"} {
+			q.Add(key, "", 0)
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); q.Run(ctx, 1, r.process) }()
+		time.Sleep(3 * runner.Patience)
+		synctest.Wait()
+		q.Add("a", "", 0)
+		time.Sleep(time.Minute)
+		g.Expect(r.at).To(Equal(map[string][]time.Duration{"a": {0}, "b": {runner.Patience}, "c": {2 * runner.Patience}}))
+		cancel()
+		<-done
 	})
 }
 

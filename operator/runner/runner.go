@@ -106,14 +106,16 @@ func (r *Runner) work(ctx context.Context, term *Term) error {
 	for i, c := range controllers {
 		r.config.Log.Info("a controller runs", "controller", c.Name)
 		group.Go(func() {
-			err := c.Run(ctx)
-			if err == nil && ctx.Err() == nil {
+			defer cancel() // the process is restarted as a whole
+			err := errors.New("it has ended its goroutine")
+			defer func() {
+				if err != nil {
+					errs[i] = fmt.Errorf("controller %s: %w", c.Name, err)
+				}
+			}()
+			if err = c.Run(ctx); err == nil && ctx.Err() == nil {
 				err = errors.New("it returned before it was stopped")
 			}
-			if err != nil {
-				errs[i] = fmt.Errorf("controller %s: %w", c.Name, err)
-			}
-			cancel() // the process is restarted as a whole
 		})
 	}
 	group.Wait()

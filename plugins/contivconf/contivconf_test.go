@@ -42,7 +42,7 @@ func good(t *testing.T, name string) *contivconf.Config {
 func TestDefaults(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(contivconf.Default().Validate()).To(Succeed())
-	g.Expect(mustParse(t, "")).To(Equal(contivconf.Default()))
+	g.Expect(mustParse(t, "{}")).To(Equal(contivconf.Default()))
 
 	nodes, err := contivconf.Default().IPAM.Cluster.Node(5)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -175,13 +175,42 @@ func TestSectionCadastre(t *testing.T) {
 	g.Expect(c).To(Equal(want))
 }
 
+// A file that is empty, or that was cut off so that only the beginning of a section is left, is
+// not a file of defaults: with these the agent would leave the pods' network to others.
+func TestAFileThatWasCutOff(t *testing.T) {
+	const whole = `# the cluster
+ipamConfig:
+  podSubnetCIDR: 10.4.0.0/16
+cadastre:
+  dataplane: linux
+  transport: vxlan
+`
+	g := NewWithT(t)
+	_, _, err := contivconf.Parse([]byte(whole))
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, c := range []struct{ left, says string }{
+		{"", "(file): has no keys"},
+		{"\n \n", "(file): has no keys"},
+		{"# the cluster\n", "(file): has no keys"},
+		{"---\n", "(file): has no keys"},
+		{"ipamConfig:\n", "ipamConfig: has no value, or the file was cut off here"},
+		{whole[:strings.Index(whole, "  dataplane")], "cadastre: has no value, or the file was cut off here"},
+		{whole[:strings.Index(whole, "linux")], "cadastre.dataplane: has no value, or the file was cut off here"},
+	} {
+		_, _, err := contivconf.Parse([]byte(c.left))
+		g.Expect(err).To(MatchError(ContainSubstring(c.says)), "%q", c.left)
+	}
+	_, _, err = contivconf.Parse([]byte("{}"))
+	g.Expect(err).NotTo(HaveOccurred(), "a file that says that it has no keys")
+}
+
 func TestExternalIPAM(t *testing.T) {
 	for conf, want := range map[string]contivconf.PodBlocks{
 		"ipamConfig: {useExternalIPAM: true}":                                    contivconf.PodBlocksPodCIDR,
 		"cadastre: {podBlocks: podcidr}":                                         contivconf.PodBlocksPodCIDR,
 		"{ipamConfig: {useExternalIPAM: false}, cadastre: {podBlocks: podcidr}}": contivconf.PodBlocksPodCIDR,
 		"{ipamConfig: {useExternalIPAM: true}, cadastre: {podBlocks: podcidr}}":  contivconf.PodBlocksPodCIDR,
-		"{ipamConfig: {useExternalIPAM: false}, cadastre: {podBlocks: }}":        contivconf.PodBlocksNodeID,
+		"{ipamConfig: {useExternalIPAM: false}, cadastre: {nodeID: 1}}":          contivconf.PodBlocksNodeID,
 		"cadastre: {podBlocks: netresource, kvdb: {type: kubernetes}}":           contivconf.PodBlocksNetResource,
 	} {
 		g := NewWithT(t)

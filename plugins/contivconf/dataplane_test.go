@@ -12,10 +12,10 @@ import (
 	"github.com/cadastre/cadastre/plugins/contivconf"
 )
 
-// An empty file leaves links and routes to other programs.
+// A file of defaults leaves links and routes to other programs.
 func TestDataplaneDefaults(t *testing.T) {
 	g := NewWithT(t)
-	c := mustParse(t, "").Cadastre
+	c := mustParse(t, "{}").Cadastre
 	g.Expect(c.Dataplane).To(Equal(contivconf.DataplaneNone))
 	g.Expect(c.Transport).To(Equal(contivconf.TransportNone))
 	g.Expect(c.Masquerade).To(BeTrue())

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
@@ -27,6 +28,10 @@ func newReading(raw rawConfig) *reading {
 				return fmt.Sprintf("unknown key; the nearest known one is %q", nearest(section, key))
 			},
 			Renamed: renamed,
+			Whole: func(path string) bool {
+				section, _, _ := strings.Cut(path, ".")
+				return section == "cadastre" || path == "ipamConfig"
+			},
 		}),
 		raw:   raw,
 		notes: map[string]string{},

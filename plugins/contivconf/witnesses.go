@@ -21,6 +21,7 @@ const (
 // Witnesses configures the sources outside the ledger that the agent compares it with.
 type Witnesses struct {
 	NetNS    []string      `json:"netns"`   // directories with files of network namespaces
+	Results  string        `json:"results"` // folder of the CNI results that libcni keeps
 	Runtime  string        `json:"runtime"` // auto, none, or the endpoint of a CRI runtime
 	Engine   string        `json:"engine"`  // auto, none, or the endpoint of a Docker engine
 	Interval time.Duration `json:"interval"`
@@ -36,6 +37,7 @@ type Reclaim struct {
 func defaultWitnesses() Witnesses {
 	return Witnesses{
 		NetNS:    []string{"/var/run/netns", "/var/run/docker/netns"},
+		Results:  "/var/lib/cni/results",
 		Runtime:  WitnessAuto,
 		Engine:   WitnessAuto,
 		Interval: 20 * time.Second,
@@ -53,6 +55,10 @@ func (w *Witnesses) validate(p *yamldoc.Collector) {
 			p.Add(RuleWitness, section+"netns["+strconv.Itoa(i)+"]", dir,
 				"is not an absolute path: write one such as /var/run/netns")
 		}
+	}
+	if !filepath.IsAbs(w.Results) {
+		p.Add(RuleWitness, section+"results", w.Results,
+			"is not an absolute path: write one such as /var/lib/cni/results")
 	}
 	for _, x := range []struct{ key, value, example string }{
 		{"runtime", w.Runtime, "unix:///run/containerd/containerd.sock"},

@@ -62,7 +62,8 @@ func (n *node) send(method string, args any) net.Conn {
 }
 
 // A choice for an engine that hangs up is free again, since the engine cannot know
-// it. A pool or an address that it has named stays, since it may ask again.
+// it. A pool or an address that it has named stays, since it may ask again; that of an endpoint
+// that it has named, too.
 func TestEngineHangsUp(t *testing.T) {
 	for _, x := range []struct {
 		what, method  string
@@ -73,6 +74,8 @@ func TestEngineHangsUp(t *testing.T) {
 		{"a gateway", "IpamDriver.RequestAddress", map[string]any{"PoolID": "LocalDefault/10.1.0.0/16", "Options": map[string]string{
 			ipamapi.RequestAddressType: ipamapi.Gateway}}, nil, []string{"10.1.0.0/16"}},
 		{"a named address", "IpamDriver.RequestAddress", map[string]any{"PoolID": "LocalDefault/10.1.0.0/16", "Address": "10.1.0.9"}, []string{"10.1.0.9"}, []string{"10.1.0.0/16"}},
+		{"any address of an endpoint that is named", "IpamDriver.RequestAddress", map[string]any{"PoolID": "LocalDefault/10.1.0.0/16", "Options": map[string]string{
+			ipamapi.EndpointName: "web", ipamapi.EndpointMAC: "02:42:0a:01:00:02"}}, []string{"10.1.0.1"}, []string{"10.1.0.0/16"}},
 		{"any pool", "IpamDriver.RequestPool", map[string]any{"AddressSpace": "LocalDefault"}, nil, []string{"10.1.0.0/16"}},
 		{"any pool of a size", "IpamDriver.RequestPool", map[string]any{"AddressSpace": "LocalDefault", "Pool": "0.0.0.0/24"}, nil, []string{"10.1.0.0/16"}},
 		{"a named pool", "IpamDriver.RequestPool", map[string]any{"AddressSpace": "LocalDefault", "Pool": "10.2.0.0/16"}, nil, []string{"10.1.0.0/16", "10.2.0.0/16"}},

@@ -21,12 +21,12 @@ func (p *DockerIPAM) ObserveWorld(ctx context.Context, w *witness.World, uptime 
 	o := ipamapi.Observation{Engine: w.Engine, Uptime: uptime, Now: w.Taken}
 	if w.Kernel != nil && w.Kernel.Hidden == "" {
 		o.InUse = func(a netip.Addr) string {
-			places := w.Kernel.Find(a)
-			if len(places) == 0 {
-				return ""
+			for _, p := range w.Kernel.Find(a) {
+				if p.Namespace.Counts {
+					return fmt.Sprintf("link %s of network namespace %s has it", p.Link.Name, p.Namespace.Label())
+				}
 			}
-			link, ns := places[0].Link.Name, places[0].Namespace.Label()
-			return fmt.Sprintf("link %s of network namespace %s has it", link, ns)
+			return ""
 		}
 	}
 	return p.Observe(ctx, o)

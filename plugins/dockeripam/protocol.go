@@ -84,7 +84,7 @@ func call[T any](p *DockerIPAM, do func(Driver, T) (any, error)) http.HandlerFun
 		var args *T
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		if err == nil {
-			err = json.NewDecoder(bytes.NewReader(body)).Decode(&args)
+			err = decode(body, &args)
 		}
 		switch {
 		case err == nil && !utf8.Valid(body):
@@ -100,6 +100,19 @@ func call[T any](p *DockerIPAM, do func(Driver, T) (any, error)) http.HandlerFun
 		}
 		p.with(w, r, func(driver Driver) (any, error) { return do(driver, *args) })
 	}
+}
+
+// decode decodes one JSON document. Two in one body are of two requests: one of them would
+// be lost.
+func decode(body []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, more := d.Token(); more != io.EOF {
+		return errors.New("text follows the JSON document: want one document")
+	}
+	return nil
 }
 
 // with calls do when the driver is ready, and sends the result.
@@ -165,8 +178,8 @@ func requestAddress(d Driver, args addressRequest) (any, error) {
 		return nil, ipamapi.ErrNoIPReturned
 	}
 	answer := addressReply{Address: got.String(), Data: notNil(data)}
-	if ip != nil {
-		return answer, nil
+	if ip != nil || args.Options[ipamapi.EndpointName] != "" && args.Options[ipamapi.EndpointMAC] != "" {
+		return answer, nil // the request can be repeated
 	}
 	return chosen{answer, func() error { return d.ReleaseAddress(args.PoolID, got.IP) }}, nil
 }

@@ -114,6 +114,22 @@ func TestArgumentsHaveNoDefaults(t *testing.T) {
 	n.Expect(n.leases()).To(Equal([]string{"10.1.0.9"}))
 }
 
+// Two documents in one body are two requests, of which one would be lost.
+func TestOneRequestHasOneDocument(t *testing.T) {
+	n, e := run(t)
+	const one = `{"AddressSpace":"LocalDefault","Pool":"10.1.0.0/16"}`
+	for _, more := range []string{one, " " + one, "{}", "null", "x", "}"} {
+		status, answer, err := e.post("IpamDriver.RequestPool", []byte(one+more))
+		n.Expect(err).NotTo(HaveOccurred())
+		n.Expect(status).To(Equal(http.StatusBadRequest), "%s", more)
+		bothShapes(n, answer, "IpamDriver.RequestPool", "want one document")
+	}
+	n.Expect(n.recorded()).To(BeEmpty())
+	status, _, err := e.post("IpamDriver.RequestPool", []byte(one+" \n"))
+	n.Expect(err).NotTo(HaveOccurred())
+	n.Expect(status).To(Equal(http.StatusOK))
+}
+
 func TestUnknownPaths(t *testing.T) {
 	n, e := run(t)
 	for _, path := range []string{"", "IpamDriver", "IpamDriver.DiscoverNew", "IpamDriver.requestpool", "IpamDriver.RequestPool/", "Plugin.Deactivate", "v1/leases", "NetworkDriver.GetCapabilities"} {

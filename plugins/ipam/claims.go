@@ -40,6 +40,7 @@ func ExplicitBlocks(conf contivconf.API) bool {
 // records the remaining ones as waiting.
 func (i *IPAM) openHeld(s *state, subnets []netip.Prefix) {
 	var held []netip.Prefix
+	s.wanted, s.waiting = nil, nil
 	for _, p := range subnets {
 		s.wanted = append(s.wanted, claims.Block(p))
 		standing := claims.Standing{Held: true}
@@ -72,7 +73,7 @@ func (i *IPAM) waitsFor(s *state) string {
 }
 
 // updateClaims derives the pod subnets again if a claim became held or was lost.
-func (i *IPAM) updateClaims(txn controller.UpdateOperations) (string, error) {
+func (i *IPAM) updateClaims(event controller.Event, txn controller.UpdateOperations) (string, error) {
 	s := i.state.Load()
 	if s.networks == nil {
 		return "", nil // before the first resync
@@ -81,13 +82,14 @@ func (i *IPAM) updateClaims(txn controller.UpdateOperations) (string, error) {
 		i.publish(s)
 		return "", nil
 	}
-	have, next := podSubnets(s.nodes), &state{nodeID: s.nodeID, families: s.families, nodes: slices.Clone(s.nodes)}
-	i.openHeld(next, each(s.wanted, func(t claims.Target) netip.Prefix { return t.Prefix }))
-	if now := podSubnets(next.nodes); !sameSet(have, now) {
-		return i.changePodCIDR(i.ownNode(nil), have, now, txn)
+	next := *s
+	next.nodes = slices.Clone(s.nodes)
+	i.openHeld(&next, each(s.wanted, func(t claims.Target) netip.Prefix { return t.Prefix }))
+	if slices.Equal(s.waiting, next.waiting) {
+		i.publish(s) // a draining block may have been released
+		return "", nil
 	}
-	i.publish(s) // a draining block may have been released
-	return "", nil
+	return i.changePodSubnets(&next, i.ownNode(nil), event.GetName(), txn)
 }
 
 // Implied returns a function for package claims: the targets that follow from a node

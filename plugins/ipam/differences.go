@@ -11,6 +11,7 @@ import (
 
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
+	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
 // configDiffers returns how the pod network of contiv.conf differs from the pools
@@ -50,7 +51,7 @@ func ranges(p poolplan.Pool) string {
 // of them has none.
 func (i *IPAM) mismatch(s *state) string {
 	name := i.ServiceLabel.GetAgentLabel()
-	own := i.NodeSync.GetNode(name)
+	own := nodesync.GetNode(i.NodeSync, name)
 	if own == nil || s.nodeID == 0 {
 		return ""
 	}

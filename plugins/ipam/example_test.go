@@ -18,13 +18,9 @@ import (
 // singleNode is a nodesync of a cluster of one node.
 type singleNode struct{ id uint32 }
 
-func (n singleNode) GetNodeID() uint32                    { return n.id }
-func (n singleNode) GetAllNodes() nodesync.Nodes          { return nil }
-func (n singleNode) GetNode(string) *nodesync.Node        { return nil }
-func (n singleNode) PublishNodeIPs([]netip.Prefix) error  { return nil }
-func (n singleNode) PublishPools()                        {}
-func (n singleNode) PublishUnderlay([]netip.Addr, string) {}
-func (n singleNode) PublishPodCIDRs([]netip.Prefix)       {}
+func (n singleNode) GetNodeID() uint32                   { return n.id }
+func (n singleNode) GetAllNodes() nodesync.Nodes         { return nil }
+func (n singleNode) PublishNodeIPs([]netip.Prefix) error { return nil }
 
 // nodeName implements controller.AgentLabel.
 type nodeName string

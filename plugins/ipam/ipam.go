@@ -29,6 +29,9 @@ const (
 	HostPool = "vpphost" // both ends of the VPP-to-host link
 )
 
+// LoopbackName is the interface in the lease of the NAT loopback, which VPP has.
+const LoopbackName = "natloopback"
+
 // Deps lists dependencies of the IPAM plugin.
 type Deps struct {
 	controller.PluginDeps

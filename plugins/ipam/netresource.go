@@ -202,7 +202,7 @@ func (s *state) edges(block netip.Prefix) map[netip.Addr]string {
 	return map[netip.Addr]string{
 		block.Addr(): "network",
 		gateway:      "gateway",
-		loopback:     "natloopback",
+		loopback:     LoopbackName,
 		last:         "broadcast",
 	}
 }

@@ -226,23 +226,28 @@ func (i *IPAM) updateNetworks(ev *controller.KubeStateChange, txn controller.Upd
 
 // updateBlocks opens and drains blocks after the change of key.
 func (i *IPAM) updateBlocks(key string, txn controller.UpdateOperations) (string, error) {
+	next := *i.state.Load()
+	next.families, next.nodes = i.ContivConf.Cluster().Families, slices.Clone(next.nodes)
+	return i.openNow(&next, key, txn)
+}
+
+// openNow makes next the state of this node: it opens and drains blocks without a resync.
+func (i *IPAM) openNow(next *state, cause string, txn controller.UpdateOperations) (string, error) {
 	was := i.state.Load()
-	next := *was
-	next.families, next.nodes = i.ContivConf.Cluster().Families, slices.Clone(was.nodes)
-	if err := i.deriveNetworks(&next); err != nil {
+	if err := i.deriveNetworks(next); err != nil {
 		return "", err
 	}
-	if err := i.grant(&next); err != nil {
+	if err := i.grant(next); err != nil {
 		return "", err
 	}
-	i.state.Store(&next)
-	i.publish(&next)
+	i.state.Store(next)
+	i.publish(next)
 	text := changes(was.networks, next.networks)
 	same := slices.EqualFunc(was.pools, next.pools, poolplan.Pool.Equal) && was.uplinks.Equal(next.uplinks)
 	if text == "" && same {
 		return "", nil
 	}
-	return text, txn.FollowUp(&PodNetworkChange{Description: key + " " + text})
+	return text, txn.FollowUp(&PodNetworkChange{Description: cause + " " + text})
 }
 
 // changes describes the blocks that open and those that drain.
@@ -342,11 +347,15 @@ func ofFamily(prefixes []netip.Prefix, like netip.Prefix) (p netip.Prefix, found
 // nodes whose configuration derives blocks in another way need them too (Implied). The
 // node that provides a single address routes it itself.
 func (i *IPAM) publish(s *state) {
-	i.NodeSync.PublishPools()
+	publisher, ok := i.NodeSync.(nodesync.BlockPublisher)
+	if !ok {
+		return
+	}
+	publisher.PublishPools()
 	if i.fromInterfaces() { // the cloud routes them
 		return
 	}
-	i.NodeSync.PublishPodCIDRs(slices.DeleteFunc(i.routed(s), netip.Prefix.IsSingleIP))
+	publisher.PublishPodCIDRs(slices.DeleteFunc(i.routed(s), netip.Prefix.IsSingleIP))
 }
 
 func (i *IPAM) reserved() []poolplan.Reserved { return Reserved(i.ContivConf) }

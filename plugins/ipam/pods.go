@@ -20,6 +20,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/podmanager"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
 func isPodEvent(event controller.Event) bool {
@@ -41,7 +42,7 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 	case *nodesync.NodeUpdate:
 		return i.updateNode(ev, txn)
 	case *nodesync.ClaimChange:
-		return i.updateClaims(txn)
+		return i.updateClaims(ev, txn)
 	case *InterfaceChange:
 		return i.updateInterfaces(ev, txn)
 	case *controller.KubeStateChange:
@@ -69,15 +70,17 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 		return "", errors.New(why)
 	}
 	leases, fresh, err := i.Stage.Claim(ledger.Request{
-		Pool:   ev.Pool,
-		Key:    ev.Key,
-		Pod:    ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID},
-		NetNS:  ev.Netns,
-		Wired:  ev.Wired,
-		MAC:    ev.MAC,
-		Wanted: ev.Wanted,
-		Listed: ev.Pool == PodPool && i.fromInterfaces(),
-		Rested: ev.Pool == PodPool && i.fromInterfaces(),
+		Pool:     ev.Pool,
+		Key:      ev.Key,
+		Pod:      ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID},
+		NetNS:    ev.Netns,
+		NetNSID:  ev.NetNSID,
+		Wired:    ev.Wired,
+		MAC:      ev.MAC,
+		Accepted: ev.Ticket,
+		Wanted:   ev.Wanted,
+		Listed:   ev.Pool == PodPool && i.fromInterfaces(),
+		Rested:   ev.Pool == PodPool && i.fromInterfaces(),
 	})
 	if errors.Is(err, ledger.ErrExhausted) && ev.Pool == PodPool {
 		err = i.shortage(err)
@@ -96,7 +99,7 @@ func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
 	i.event.Store(&podEvent{AddPod: ev, pod: ev.Pod, onLoop: controller.OnLoop()})
 	if !fresh { // the lease stays that of the first ADD's pod
 		pod := leases[0].Pod
-		ev.Netns, ev.Wired, ev.MAC = leases[0].NetNS, leases[0].Wired, leases[0].MAC
+		ev.Netns, ev.NetNSID, ev.Wired, ev.MAC = leases[0].NetNS, leases[0].NetNSID, leases[0].Wired, leases[0].MAC
 		ev.Pod, ev.UID = kv.PodID{Namespace: pod.Namespace, Name: pod.Name}, pod.UID
 		return "", nil
 	}
@@ -173,6 +176,15 @@ func (i *IPAM) staged(podID kv.PodID) []ledger.Lease {
 	return leases
 }
 
+// checkNames returns an error for a pod without valid names: its key could be that of
+// another pod. Inside the event of an attachment they may be missing, as in CNI.
+func (i *IPAM) checkNames(podID kv.PodID) error {
+	if len(i.staged(podID)) > 0 {
+		return nil
+	}
+	return cni.Pod{Namespace: podID.Namespace, Name: podID.Name}.CheckNames()
+}
+
 // podKey returns the key of the main attachment of the container of the pod's own event,
 // otherwise that of its newest sandbox, otherwise that of the Go API.
 func (i *IPAM) podKey(podID kv.PodID) ledger.Key {
@@ -225,6 +237,9 @@ func (i *IPAM) leasesOf(podID kv.PodID) []ledger.Lease {
 // AddPod it returns the addresses that ipam has staged to the handlers of the event; for
 // any other caller it fails with ledger.ErrBusy until the event is done.
 func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) ([]net.IP, error) {
+	if err := i.checkNames(podID); err != nil {
+		return nil, fmt.Errorf("allocate an address: %w", err)
+	}
 	if err := i.usable(); err != nil {
 		return nil, fmt.Errorf("allocate an address for pod %s: %w", podID, err)
 	}
@@ -314,7 +329,7 @@ func externalAddress(ipamType, ipamData string) (netip.Addr, error) {
 // GetPodIPs returns the addresses of a pod, each with the mask of one host. During the
 // pod's own AddPod they are those that ipam has staged.
 func (i *IPAM) GetPodIPs(podID kv.PodID) []*net.IPNet {
-	if i.usable() != nil {
+	if i.checkNames(podID) != nil || i.usable() != nil {
 		return nil
 	}
 	leases := i.staged(podID)
@@ -338,10 +353,13 @@ func (i *IPAM) GetPodIP(podID kv.PodID) *net.IPNet { return first(i.GetPodIPs(po
 // and the newest sandbox of the pod may be another one.
 func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
 	if err := i.usable(); err != nil {
-		return fmt.Errorf("release the address of pod %s: %w", podID, err)
+		return fmt.Errorf("release the address of pod %.300s: %w", podID, err)
 	}
 	if ev := i.ownEvent(podID); ev != nil && (ev.onLoop || len(i.Stage.Claimed(ev.Key)) > 0) {
 		return nil
+	}
+	if err := i.checkNames(podID); err != nil {
+		return fmt.Errorf("release the address of a pod: %w", err)
 	}
 	key := i.podKey(podID)
 	if key.Network != ledger.APINetwork && controller.OnLoop() {

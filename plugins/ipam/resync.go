@@ -20,6 +20,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 	"github.com/cadastre/cadastre/plugins/nodesync"
+	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
 // Resync resynchronizes IPAM against the configuration and Kubernetes state
@@ -68,7 +69,7 @@ func (i *IPAM) Resync(
 // ownNode returns the state of this node: that of a PodCIDRChange, otherwise that of
 // NodeSync. It is empty before the cluster knows the node.
 func (i *IPAM) ownNode(event controller.Event) *nodesync.Node {
-	own := i.NodeSync.GetNode(i.ServiceLabel.GetAgentLabel())
+	own := nodesync.GetNode(i.NodeSync, i.ServiceLabel.GetAgentLabel())
 	if change, ok := event.(*PodCIDRChange); ok && change.Node != nil {
 		own = change.Node
 	}
@@ -126,13 +127,14 @@ func (s *state) setPods(subnets []netip.Prefix) error {
 }
 
 // fromNodeObject takes the pod subnets from Node.spec.podCIDRs. If it cannot use them it
-// reports that, and the node has no pod subnet.
-func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) {
+// reports that, the node has no pod subnet, and refused is set.
+func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) (refused bool) {
 	name := i.ServiceLabel.GetAgentLabel()
 	s.asked, s.askedProblem = i.ofOurFamilies(own.PodCIDRs), own.PodCIDRProblem
 	subnets := s.asked
 	switch {
 	case own.PodCIDRProblem != "":
+		refused = true
 		s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %s", name, own.PodCIDRProblem)
 	case len(own.PodCIDRs) == 0 && !i.ContivConf.WaitForPodCIDR():
 		subnets = podSubnets(s.nodes) // as derived from the node ID
@@ -140,6 +142,7 @@ func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) {
 		s.pending = fmt.Sprintf("waiting for Node.spec.podCIDRs of node %s", name)
 	default:
 		if err := i.refusal(s, subnets); err != nil {
+			refused = true
 			s.pending = fmt.Sprintf("Node.spec.podCIDRs of node %s: %v", name, err)
 		}
 	}
@@ -159,6 +162,7 @@ func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) {
 	if s.pending != "" {
 		i.Log.Warn("this node has no pod subnet", "reason", s.pending)
 	}
+	return refused
 }
 
 // refusal returns the reason why subnets cannot be blocks of this node: one overlaps a
@@ -281,7 +285,7 @@ func (i *IPAM) grantNetwork(s *state, name string) error {
 		loopback, _ := addrspace.NthLast(block, 1)
 		for _, x := range []infraLease{
 			{name, block, "gateway", gateway},
-			{name, block, "natloopback", loopback},
+			{name, block, LoopbackName, loopback},
 		} {
 			if s.isWhole(name, block) {
 				if _, err := i.Stage.Release(ledger.Selector{Key: x.request().Key}); err != nil {
@@ -476,7 +480,7 @@ func (i *IPAM) HandlesEvent(event controller.Event) bool {
 func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperations) (string, error) {
 	if indexed := i.state.Load().neighbours; indexed != nil { // the claims of this node count for the routes, too
 		// NodeSync may know more than this event tells: a resync has indexed that already.
-		indexed.set(ev.NodeName, i.NodeSync.GetNode(ev.NodeName))
+		indexed.set(ev.NodeName, nodesync.GetNode(i.NodeSync, ev.NodeName))
 	}
 	if ev.NodeName != i.ServiceLabel.GetAgentLabel() {
 		return "", nil
@@ -491,28 +495,39 @@ func (i *IPAM) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperatio
 	if own == nil {
 		own = &nodesync.Node{}
 	}
-	asked := i.ofOurFamilies(own.PodCIDRs)
-	if sameSet(s.asked, asked) && s.askedProblem == own.PodCIDRProblem {
+	if sameSet(s.asked, i.ofOurFamilies(own.PodCIDRs)) && s.askedProblem == own.PodCIDRProblem {
 		return "", nil
 	}
-	have, want := podSubnets(s.nodes), asked
-	if len(own.PodCIDRs) == 0 && !i.ContivConf.WaitForPodCIDR() {
-		derived, err := i.ContivConf.Cluster().Node(s.nodeID)
-		if err != nil {
-			return "", err
-		}
-		want = podSubnets(derived)
+	next := s
+	var err error
+	if next.nodes, err = i.ContivConf.Cluster().Node(s.nodeID); err != nil {
+		return "", err
 	}
-	return i.changePodCIDR(own, have, want, txn)
+	next.pending, next.kept = "", nil
+	if i.fromNodeObject(&next, own) {
+		return i.openNow(&next, ev.GetName(), txn)
+	}
+	return i.changePodSubnets(&next, own, ev.GetName(), txn)
 }
 
-// changePodCIDR requests a resync that derives the pod subnets again, from a state of this
-// node.
-func (i *IPAM) changePodCIDR(
+// changePodSubnets follows a change of the pod subnets to those of next. It pushes one
+// PodCIDRChange when this node holds the claims of all of them, or lost one: the resync of
+// that event opens and drains blocks. Until then next counts, and its subnets without a claim
+// stay closed.
+func (i *IPAM) changePodSubnets(
+	next *state,
 	own *nodesync.Node,
-	have, want []netip.Prefix,
+	cause string,
 	txn controller.UpdateOperations,
 ) (string, error) {
+	s := *i.state.Load()
+	have, want := podSubnets(s.nodes), podSubnets(next.nodes)
+	isLost := func(p netip.Prefix) bool {
+		return slices.ContainsFunc(next.waiting, func(t claims.Target) bool { return t == claims.Block(p) })
+	}
+	if sameSet(have, want) || len(next.waiting) > 0 && !slices.ContainsFunc(have, isLost) {
+		return i.openNow(next, cause, txn)
+	}
 	change := &PodCIDRChange{Node: own}
 	if len(want) > 0 {
 		change.LocalPodCIDR = toNet(want[0].Masked())
@@ -520,6 +535,9 @@ func (i *IPAM) changePodCIDR(
 	if err := txn.FollowUp(change); err != nil {
 		return "", err
 	}
+	s.asked, s.askedProblem = next.asked, next.askedProblem // the event is pushed once
+	s.wanted = slices.Concat(s.wanted, next.wanted)         // the claims of both until the resync
+	i.state.Store(&s)
 	return fmt.Sprintf("pod subnets %v -> %v", texts(have), texts(want)), nil
 }
 

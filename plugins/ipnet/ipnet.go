@@ -213,7 +213,7 @@ func podKey(k ledger.Key) string { return kv.SinkPodPrefix + k.String() }
 // Resync puts the node's network and those of all held leases.
 func (p *IPNet) Resync(_ controller.Event, _ controller.KubeStateData, _ int, txn controller.ResyncOperations) error {
 	if p.Dataplane != nil {
-		p.readUnderlay(nodeIPsOf(p.NodeSync.GetNode(p.Dataplane.NodeName)))
+		p.readUnderlay(nodeIPsOf(nodesync.GetNode(p.NodeSync, p.Dataplane.NodeName)))
 	}
 	p.derivePlan()
 	addresses := p.putShared(txn)
@@ -232,7 +232,7 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 			pod:       ledger.Pod{Namespace: ev.Pod.Namespace, Name: ev.Pod.Name, UID: ev.UID},
 			pool:      ev.Pool,
 			addresses: ev.Addresses,
-			wiring:    wiring{ev.Netns, ev.Wired, ev.MAC},
+			wiring:    wiring{ev.Netns, ev.NetNSID, ev.Wired, ev.MAC},
 		})
 		ev.Gateways, ev.Routes, ev.Wire = n.gateways, n.routes, n.value.Wire
 		have, _ := txn.Get(podKey(ev.Key)).(*kv.PodNetwork)
@@ -244,14 +244,17 @@ func (p *IPNet) Update(event controller.Event, txn controller.UpdateOperations) 
 		return fmt.Sprintf("%d routes", len(ev.Routes)), nil
 	case *podmanager.DeletePod:
 		value, _ := txn.Get(podKey(ev.Key)).(*kv.PodNetwork)
-		if ev.Void() || value == nil {
+		if ev.Void() {
 			break
 		}
 		if have := p.Ledger.ByKey(ev.Key); ev.Generation != 0 && len(have) > 0 && have[0].Generation != ev.Generation {
 			break // the key has a newer lease
 		}
+		txn.Delete(podKey(ev.Key)) // also without a value: a wire whose lease was lost may have stayed
+		if value == nil {
+			break
+		}
 		p.followAddresses(value, nil, txn)
-		txn.Delete(podKey(ev.Key))
 		return "routes removed", nil
 	case *nodesync.NodeUpdate:
 		return p.updateNode(ev, txn)
@@ -285,7 +288,7 @@ func (p *IPNet) updateNode(ev *nodesync.NodeUpdate, txn controller.UpdateOperati
 	if p.Dataplane == nil || ev.NodeName != p.Dataplane.NodeName {
 		return text, nil
 	}
-	now, o := nodeIPsOf(p.NodeSync.GetNode(ev.NodeName)), p.observed.Load()
+	now, o := nodeIPsOf(nodesync.GetNode(p.NodeSync, ev.NodeName)), p.observed.Load()
 	if o == nil || slices.Equal(o.nodeIPs, now) {
 		return text, nil
 	}
@@ -390,23 +393,32 @@ func (p *IPNet) pin(main, derived netip.Prefix) netip.Prefix {
 	return main
 }
 
-// publish publishes the addresses of this node. An underlay that is not found now keeps
-// what was published before. While a claim is not requested yet, those
+// publish publishes the addresses of this node. While a claim is not requested yet, those
 // in the node record stay: an upgraded agent, or one that must wait before its first
 // claim, still has the address that it had.
 func (p *IPNet) publish(addresses []netip.Prefix) error {
-	switch o := p.observed.Load(); {
-	case p.Dataplane == nil:
-		p.NodeSync.PublishUnderlay(nil, "")
-	case o.found() && p.Transport == contivconf.TransportWireGuard:
-		p.NodeSync.PublishUnderlay(o.Addresses, p.Dataplane.PublicKey)
-	case o.found():
-		p.NodeSync.PublishUnderlay(o.Addresses, "")
-	}
+	p.publishUnderlay()
 	if p.asking {
 		return nil
 	}
 	return p.NodeSync.PublishNodeIPs(addresses)
+}
+
+// publishUnderlay publishes the addresses by which other nodes reach this one. An underlay
+// that is not found now keeps what was published before.
+func (p *IPNet) publishUnderlay() {
+	publisher, ok := p.NodeSync.(nodesync.UnderlayPublisher)
+	if !ok {
+		return
+	}
+	switch o := p.observed.Load(); {
+	case p.Dataplane == nil:
+		publisher.PublishUnderlay(nil, "")
+	case o.found() && p.Transport == contivconf.TransportWireGuard:
+		publisher.PublishUnderlay(o.Addresses, p.Dataplane.PublicKey)
+	case o.found():
+		publisher.PublishUnderlay(o.Addresses, "")
+	}
 }
 
 // nodeNetwork returns the node's network, and the addresses by which other nodes reach it.

@@ -41,7 +41,7 @@ func originOf(l *ledger.Lease) origin {
 	return origin{l.Generation, l.Prefix(), l.Pool, wiringOf(l)}
 }
 
-func wiringOf(l *ledger.Lease) wiring { return wiring{l.NetNS, l.Wired, l.MAC} }
+func wiringOf(l *ledger.Lease) wiring { return wiring{l.NetNS, l.NetNSID, l.Wired, l.MAC} }
 
 // complete reports whether the resync in progress has found all leases, as far as the mask
 // can tell.

@@ -209,7 +209,7 @@ func (p *IPNet) updateRoutes(ev *nodesync.NodeUpdate, txn controller.UpdateOpera
 	}
 	touched := map[string]bool{}
 	for _, name := range nodes {
-		p.routed.replace(name, p.routesTo(p.NodeSync.GetNode(name)), touched)
+		p.routed.replace(name, p.routesTo(nodesync.GetNode(p.NodeSync, name)), touched)
 	}
 	for _, key := range slices.Sorted(maps.Keys(touched)) {
 		have, _ := txn.Get(key).(*kv.NodeRoute)

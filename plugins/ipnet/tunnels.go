@@ -164,7 +164,7 @@ func (p *IPNet) updateTunnels(names []string, routes map[string]bool, txn contro
 	}
 	touched := map[uint32]bool{}
 	for name := range all {
-		p.tunnels.replace(name, p.tunnelTo(p.NodeSync.GetNode(name)), touched)
+		p.tunnels.replace(name, p.tunnelTo(nodesync.GetNode(p.NodeSync, name)), touched)
 	}
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
 		next := p.tunnelsOf(id)

@@ -26,6 +26,7 @@ type endpoint struct {
 // wiring holds what a CNI request has said about the wire of an attachment.
 type wiring struct {
 	netns string
+	id    kv.NetNSID // of the namespace at netns then
 	wired bool
 	mac   string // "": derived from the key
 }
@@ -112,6 +113,7 @@ func (p *IPNet) wire(e endpoint) *kv.Wire {
 	names := wireNamesOf(podKey(e.key))
 	return &kv.Wire{
 		Netns:      e.wiring.netns,
+		Namespace:  e.wiring.id.Message(),
 		HostIfName: names.hostIf,
 		Mtu:        p.plan.mtu,
 		HostMac:    names.hostMAC,

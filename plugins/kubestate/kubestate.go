@@ -107,9 +107,10 @@ type Source struct {
 // Status holds the state of a Source.
 type Status struct {
 	Connected bool
-	Error     string // the reason why it is not connected
-	Revision  int64  // of the store, as of the last snapshot or change
-	From      string // "remote", "mirror", or "" before the first state was pushed
+	Error     string    // the reason why it is not connected
+	Away      time.Time // since when it is not connected; zero: it is, or was not tried yet
+	Revision  int64     // of the store, as of the last snapshot or change
+	From      string    // "remote", "mirror", or "" before the first state was pushed
 
 	Unreadable []string // keys of node records that cannot be read, sorted
 	Hidden     []string // keys of pods and Nodes that cannot be read, sorted
@@ -161,7 +162,14 @@ func (s *Source) Status() Status {
 func (s *Source) setStatus(f func(*Status)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	away := s.status.Away
 	f(&s.status)
+	switch s.status.Away = away; {
+	case s.status.Connected:
+		s.status.Away = time.Time{}
+	case s.status.Error != "" && away.IsZero():
+		s.status.Away = s.deps.Now()
+	}
 }
 
 // Resync requests a new snapshot and returns the outcome of its event.

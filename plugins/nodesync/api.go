@@ -27,27 +27,17 @@ import (
 	"github.com/cadastre/cadastre/controller"
 )
 
-// API is for other plugins. They call it from the loop.
+// API is for other plugins. They call it from the loop. A program may implement it for its
+// own plugins, so its methods never grow: what a later plugin needs is an optional
+// interface of its own.
 type API interface {
 	// GetNodeID returns the ID of this node, >= 1.
 	GetNodeID() uint32
 	// GetAllNodes returns all known nodes, with this one, by name.
 	GetAllNodes() Nodes
-	// GetNode returns a known node, nil if there is none of the name.
-	GetNode(name string) *Node
 	// PublishNodeIPs tells the cluster the vswitch addresses of this node, each
 	// with the length of its network, once the event has committed.
 	PublishNodeIPs(addresses []netip.Prefix) error
-	// PublishUnderlay tells the cluster the addresses by which other nodes reach this one,
-	// one of each family at most, and the public key of its WireGuard tunnel, "" for
-	// none, once the event has committed. No address: other nodes make no tunnel to it.
-	PublishUnderlay(addresses []netip.Addr, publicKey string)
-	// PublishPodCIDRs tells the cluster the pod subnets of this node, once the
-	// event has committed. Without it they are those of its Node object.
-	PublishPodCIDRs(cidrs []netip.Prefix)
-	// PublishPools tells the cluster what this node has of each pool, once the
-	// event has committed.
-	PublishPools()
 }
 
 // Disk holds what a node remembers of itself, independent of the cluster store.

@@ -58,7 +58,15 @@ func (r *register) lookForTwin(ctx context.Context, store kvdb.Store, who Identi
 	if err != nil {
 		return err
 	}
-	return who.twins.look(id, b.beat, b.revision, now)
+	return who.twins.look(id, reachedAt(r.byID[id].NodeRecord), b, now)
+}
+
+// reachedAt returns the addresses by which people reach a node, as its record has them.
+func reachedAt(r *kv.NodeRecord) []string {
+	if underlay := r.GetUnderlay(); len(underlay) > 0 {
+		return underlay
+	}
+	return r.GetMgmtAddresses()
 }
 
 // beat returns the beat of this run under an ID that it holds.

@@ -70,6 +70,7 @@ type IDClaimer struct {
 	own   own           // of who is busy
 	saved remembered    // of who is busy: what is on the disk
 	twins *twins        // of who is busy; nil: the node is alone
+	twin  error         // of who is busy: the kind of twin that was seen last, nil for none
 
 	reporting sync.Mutex // held while a problem comes or goes and is made known
 	pending   bool       // under reporting: a problem from before Run
@@ -92,17 +93,18 @@ type remembered struct {
 	ID         uint32    `json:"id"`
 	Generation uint64    `json:"generation"`
 	Confirmed  time.Time `json:"confirmed"`
-	Problem    string    `json:"problem,omitempty"` // it was lost
-	Session    string    `json:"session,omitempty"` // of the run that the store confirmed last
-	Pending    string    `json:"pending,omitempty"` // of a run that was about to beat for the first time
-	Machine    Machine   `json:"machine"`           // that the store confirmed it on
+	Problem    string    `json:"problem,omitempty"`  // it was lost
+	Session    string    `json:"session,omitempty"`  // of the run that the store confirmed last
+	Pending    string    `json:"pending,omitempty"`  // of a run that was about to beat for the first time
+	Machine    Machine   `json:"machine"`            // that the store confirmed it on
+	Explicit   bool      `json:"explicit,omitempty"` // its run did not derive pod blocks from it
 }
 
 // diskName names it on the disk.
 const diskName = "node-id"
 
 // NewIDClaimer returns an IDClaimer with the ID that its disk remembers. If the ID has a
-// problem, or was not confirmed for too long, it suspends new leases at once.
+// problem, was not confirmed for too long, or implies pod blocks only now, it suspends new leases at once.
 func NewIDClaimer(deps IDClaimerDeps) (*IDClaimer, error) {
 	k := &IDClaimer{deps: deps, poke: make(chan struct{}, 1), busy: make(chan struct{}, 1)}
 	text, err := deps.Disk.Local(diskName)
@@ -123,6 +125,9 @@ func NewIDClaimer(deps IDClaimerDeps) (*IDClaimer, error) {
 	}
 	if k.problem == "" {
 		k.problem, k.kind = k.movedDisk()
+	}
+	if k.problem == "" {
+		k.problem, k.kind = k.newlyImplied()
 	}
 	if k.problem != "" {
 		deps.Leases.Suspend(reason(k.held, k.problem))
@@ -383,6 +388,7 @@ func (k *IDClaimer) keep(held Held, began time.Time) error {
 		Confirmed:  began,
 		Session:    k.deps.Identity.Session,
 		Machine:    k.deps.Identity.Machine,
+		Explicit:   k.deps.Identity.Explicit,
 	}
 	if age := began.Sub(was.Confirmed); age > k.slack() || age < 0 || !now.equalButTime(was) {
 		if err := k.save(now); err != nil {

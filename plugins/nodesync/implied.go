@@ -86,6 +86,20 @@ func checkImplied(ctx context.Context, store kvdb.Store, who Identity, c claimed
 	return kvdb.ErrConditions
 }
 
+// errImplied is the kind of problem of an ID that implies pod blocks since this start.
+var errImplied = errors.New("the pod blocks follow from the node ID since this start")
+
+// newlyImplied returns a problem if the pod blocks follow from the ID and did not when the
+// store last confirmed it. Another node may have claimed them meanwhile, which the mirror of
+// the store does not tell.
+func (k *IDClaimer) newlyImplied() (problem string, kind error) {
+	if k.held.ID == 0 || k.deps.Identity.Explicit || !k.saved.Explicit {
+		return "", nil
+	}
+	return "its pod blocks did not follow from it when the cluster store last confirmed it, and another node may have them." +
+		" Nothing new is allocated until the store confirms it", errImplied
+}
+
 // ClaimsBlocks has the record say that the pod blocks of this node have claims of
 // their own. It is called once those that are in use have them: until then the
 // blocks of the record, or of its ID, are what other nodes respect.

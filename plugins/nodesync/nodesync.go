@@ -59,6 +59,9 @@ type stage struct {
 
 var (
 	_ API                           = (*NodeSync)(nil)
+	_ NodeGetter                    = (*NodeSync)(nil)
+	_ UnderlayPublisher             = (*NodeSync)(nil)
+	_ BlockPublisher                = (*NodeSync)(nil)
 	_ controller.EventHandler       = (*NodeSync)(nil)
 	_ controller.SavepointCommitter = (*NodeSync)(nil)
 )

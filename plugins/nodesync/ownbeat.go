@@ -103,7 +103,7 @@ func (k *IDClaimer) readOwn(ctx context.Context, id uint32) error {
 	if err != nil {
 		return err
 	}
-	if err := k.twins.look(id, last.beat, last.revision, k.deps.Now()); err != nil {
+	if err := k.twins.look(id, reachedAt(record), last, k.deps.Now()); err != nil {
 		return err
 	}
 	k.own = own{record, x.ModRevision, last.revision}

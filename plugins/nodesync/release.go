@@ -79,16 +79,22 @@ type Gone struct {
 	Force  bool             // also if its agent was there not long ago
 	Fresh  time.Duration    // how long ago that is
 	Expire time.Duration    // how long after its last beat an agent may allocate; 0: Fresh
+	Watch  time.Duration    // how long to look for a further beat, whatever the node's clock says; 0: not at all
 	Claims *claims.Register // of prefixes; nil: there are none
+	DryRun bool             // only look whether Release is refused
 }
 
 // Release gives up the ID and ends the claims of a node that is gone. It is
 // refused while the node's agent was there within the last g.Fresh, unless g.Force
-// is set. An ID whose agent may still allocate, since it has not beaten for less
+// is set, and while its agent beats: a node with a slow clock writes old beats. An ID
+// whose agent may still allocate, since it has not beaten for less
 // than g.Expire and has not said that it ends, is not released cleanly: another
 // node gets it only after that time. So it is with the claims.
 func Release(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (uint32, error) {
-	r := release{Gone: g, now: now, wrote: map[uint32]*kv.NodeRecord{}}
+	r := release{Gone: g, now: now, wrote: map[uint32]*kv.NodeRecord{}, watched: map[uint32]int64{}}
+	if err := r.watch(ctx, store); err != nil {
+		return 0, fmt.Errorf("release the ID of node %s: %w", g.Name, err)
+	}
 	for range attempts {
 		id, err := r.once(ctx, store)
 		if !errors.Is(err, kvdb.ErrConditions) {
@@ -102,7 +108,7 @@ func Release(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (uint
 }
 
 func (g Gone) endClaims(ctx context.Context, now time.Time) error {
-	if g.Claims == nil {
+	if g.Claims == nil || g.DryRun {
 		return nil
 	}
 	return g.Claims.End(ctx, g.Name, now)
@@ -113,6 +119,43 @@ type release struct {
 	Gone
 	now   time.Time
 	wrote map[uint32]*kv.NodeRecord // or tried to: a store without transactions may have done so
+
+	watched map[uint32]int64 // revisions of beats when the watch began
+}
+
+// watch waits while agents that look dead may beat.
+func (r *release) watch(ctx context.Context, store kvdb.Store) error {
+	if r.Force || r.Watch <= 0 {
+		return nil
+	}
+	nodes, err := List(ctx, store)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if n.Name != r.Name || n.Released != 0 {
+			continue
+		}
+		if fresh(n.Beat, Identity{Fresh: r.Fresh}, r.now) {
+			return nil // it is refused without a watch
+		}
+		if n.Beat != nil && !n.Beat.Stopped {
+			r.watched[n.Id] = n.beatAt
+		}
+	}
+	if len(r.watched) == 0 {
+		return nil
+	}
+	watch, cancel := context.WithTimeout(ctx, r.Watch)
+	defer cancel()
+	<-watch.Done()
+	return ctx.Err()
+}
+
+// beats reports whether the agent of a node has beaten since the watch began.
+func (r *release) beats(n Registered) bool {
+	began, ok := r.watched[n.Id]
+	return ok && n.beatAt != began && n.Beat != nil && !n.Beat.Stopped
 }
 
 // once releases what the node has, and then says that it is clean: in a store
@@ -131,6 +174,13 @@ func (r *release) once(ctx context.Context, store kvdb.Store) (id uint32, err er
 			continue
 		}
 		alive := fresh(n.Beat, Identity{Fresh: r.Fresh}, r.now)
+		if !alive && !r.Force && !mine && r.beats(n) {
+			return 0, fmt.Errorf(
+				"%w: it beats, and its clock says %s: correct the clock of the node; stop it before a release",
+				ErrFresh,
+				at(n.Beat),
+			)
+		}
 		if alive && !r.Force && !mine {
 			return 0, fmt.Errorf(
 				"%w, at %s: stop it and wait %s; --force does it now, and the agent will claim the ID again if it is still there",
@@ -154,6 +204,9 @@ func (r *release) once(ctx context.Context, store kvdb.Store) (id uint32, err er
 	}
 	if id == 0 {
 		return 0, fmt.Errorf("%w: see \"cadastre node list\"", ErrNoNode)
+	}
+	if r.DryRun {
+		return id, nil
 	}
 	if len(t.ops) > 0 {
 		if _, err := t.commit(ctx, store); err != nil {

@@ -52,7 +52,13 @@ func TestRelease(t *testing.T) {
 			}
 			before := revision(g, store)
 			now := began().Add(c.after)
-			id, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: c.node, Force: c.force, Fresh: fresh}, now)
+			gone := nodesync.Gone{Name: c.node, Force: c.force, Fresh: fresh, DryRun: true}
+			would, refused := nodesync.Release(t.Context(), store, gone, now)
+			g.Expect(revision(g, store)).To(Equal(before), "a dry run")
+			gone.DryRun = false
+			id, err := nodesync.Release(t.Context(), store, gone, now)
+			g.Expect(would).To(Equal(id), "the dry run knows")
+			g.Expect(refused != nil).To(Equal(err != nil))
 			if c.err != nil {
 				g.Expect(err).To(MatchError(c.err))
 				g.Expect(revision(g, store)).To(Equal(before))
@@ -247,4 +253,46 @@ func TestList(t *testing.T) {
 	store.Reset(faulty.Always(faulty.List, faulty.Fail()))
 	_, err = nodesync.List(t.Context(), store)
 	g.Expect(err).To(MatchError(faulty.ErrInjected))
+}
+
+// The beats of a node whose clock is slow look old. Its agent is alive all the same.
+func TestAReleaseOfALiveNodeWithASlowClock(t *testing.T) {
+	for name, c := range map[string]struct {
+		beats, force bool
+		err          error
+		took         time.Duration
+	}{
+		"its agent beats":         {true, false, nodesync.ErrFresh, fresh / 2},
+		"its agent beats, forced": {true, true, nil, 0},
+		"its agent is gone":       {false, false, nil, fresh / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := NewWithT(t)
+				store := mem.New()
+				defer store.Close()
+				claim(t, store, who("a"))
+				beat := func() {
+					m := beatOf(g, store, 1)
+					m.At = time.Now().Add(-365 * 24 * time.Hour).UnixNano()
+					put(g, store, kv.BeatKey(1), m)
+				}
+				beat()
+				if c.beats {
+					time.AfterFunc(fresh/3, beat)
+				}
+				began := time.Now()
+				_, err := nodesync.Release(t.Context(), store, nodesync.Gone{Name: "a", Force: c.force, Fresh: fresh, Watch: fresh / 2}, began)
+				g.Expect(time.Since(began)).To(Equal(c.took))
+				if c.err != nil {
+					g.Expect(err).To(MatchError(c.err))
+					g.Expect(err).To(MatchError(ContainSubstring("correct the clock of the node")))
+					g.Expect(records(g, store)[1].Released).To(BeZero())
+				} else {
+					g.Expect(err).NotTo(HaveOccurred())
+				}
+				time.Sleep(fresh) // the timer is over
+			})
+		})
+	}
 }

@@ -64,6 +64,13 @@ func (k *IDClaimer) movedDisk() (problem string, kind error) {
 func (k *IDClaimer) lookAgain(err error) {
 	var twin *twinError
 	is := errors.As(err, &twin)
+	if is && !errors.Is(k.twin, twin.kind) {
+		k.deps.Log.Warn("another process beats with this node's ID", "reason", twin.seen)
+	}
+	k.twin = nil
+	if is {
+		k.twin = twin.kind
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {

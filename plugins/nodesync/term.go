@@ -22,6 +22,17 @@ func (k *IDClaimer) remaining() time.Duration {
 	return k.confirmed.Add(k.deps.Expire * 5 / 6).Sub(k.deps.Now())
 }
 
+// Until returns when this node stops allocating if the store does not confirm its ID
+// again, zero without an ID. Any goroutine may call it.
+func (k *IDClaimer) Until() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held.ID == 0 {
+		return time.Time{}
+	}
+	return k.confirmed.Add(k.deps.Expire * 5 / 6)
+}
+
 // overdue returns a problem if the store has not confirmed the ID for so long
 // that another node may soon release it, or if the clock is behind the last confirmation.
 func (k *IDClaimer) overdue() (problem string, kind error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -15,12 +16,10 @@ import (
 
 var (
 	// errOtherSession is returned while another process beats with this node's identity.
-	errOtherSession = errors.New(
-		"another agent runs with this node's identity: was its disk copied, or a snapshot of its memory resumed?",
-	)
+	errOtherSession = errors.New("another agent runs with this node's identity")
 	// errMaybeTwin is returned at a start, until it is known whether the process
 	// that wrote the last beat goes on.
-	errMaybeTwin = errors.New("another agent may run with this node's identity: was its disk copied?")
+	errMaybeTwin = errors.New("another agent may run with this node's identity")
 	// errMoved is the kind of problem of a disk that was last confirmed elsewhere.
 	errMoved = errors.New("this node's disk is of another machine")
 )
@@ -67,10 +66,11 @@ type watched struct {
 	alive    bool      // it was seen to change
 }
 
-// twinError says that a beat under this node's ID is a twin's.
+// twinError says that a beat under this node's ID is a twin's. Its text says what to do.
 type twinError struct {
 	kind  error
 	text  string
+	seen  string    // the beat, for the log: its session and machine
 	until time.Time // when the twin counts as stopped if it does not beat again
 }
 
@@ -93,8 +93,10 @@ func newTwins(who Identity, saved remembered, announce func(replaces string) err
 }
 
 // look returns a twinError if the beat that was found under id is a twin's. beat
-// is nil for a value that cannot be read, and, with revision 0, for none.
-func (t *twins) look(id uint32, beat *kv.NodeBeat, revision int64, now time.Time) error {
+// is nil for a value that cannot be read, and, with revision 0, for none. addresses holds
+// those of the node in the store.
+func (t *twins) look(id uint32, addresses []string, last lastBeat, now time.Time) error {
+	beat, revision := last.beat, last.revision
 	if t == nil {
 		return nil
 	}
@@ -112,7 +114,7 @@ func (t *twins) look(id uint32, beat *kv.NodeBeat, revision int64, now time.Time
 	if !now.Before(until) {
 		return nil
 	}
-	return t.describe(id, beat, w, until)
+	return t.describe(id, addresses, beat, w, until)
 }
 
 // strange reports whether a beat is neither of this process nor of an earlier
@@ -188,19 +190,18 @@ func (t *twins) wrote(beat *kv.NodeBeat, revision int64) {
 	t.written, t.last, t.tried = revision, writingOf(beat), nil
 }
 
-func (t *twins) describe(id uint32, beat *kv.NodeBeat, w watched, until time.Time) error {
+func (t *twins) describe(id uint32, addresses []string, beat *kv.NodeBeat, w watched, until time.Time) error {
 	e := &twinError{kind: errMaybeTwin, until: until}
-	var seen string
 	switch {
 	case beat == nil && w.revision == 0:
-		seen = fmt.Sprintf(
+		e.seen = fmt.Sprintf(
 			"the store has lost the beat of node ID %d, and the agent that wrote it may not have come back",
 			id,
 		)
 	case beat == nil:
-		seen = fmt.Sprintf("the beat of node ID %d cannot be read", id)
+		e.seen = fmt.Sprintf("the beat of node ID %d cannot be read", id)
 	default:
-		seen = fmt.Sprintf(
+		e.seen = fmt.Sprintf(
 			"node ID %d beat at %s, session %s, machine: %s; this machine: %s",
 			id,
 			at(beat),
@@ -209,17 +210,21 @@ func (t *twins) describe(id uint32, beat *kv.NodeBeat, w watched, until time.Tim
 			t.who.Machine,
 		)
 	}
+	where := ""
+	if len(addresses) > 0 {
+		where = ", at " + strings.Join(addresses, " and ") + " according to the cluster store"
+	}
+	why := "was its disk copied, or a snapshot of its memory resumed?"
+	if beat == nil {
+		why = e.seen + "."
+	}
 	if w.alive {
 		e.kind = errOtherSession
-		e.text = fmt.Sprintf("%v %s. Stop one of them, and remove its state directory", e.kind, seen)
+		e.text = fmt.Sprintf("%v%s: %s Stop one of the two, and remove its state directory", e.kind, where, why)
 		return e
 	}
-	e.text = fmt.Sprintf(
-		"%v %s. If no further beat comes until %s, this agent goes on",
-		e.kind,
-		seen,
-		until.UTC().Format(time.RFC3339),
-	)
+	e.text = fmt.Sprintf("%v%s: %s If that one does not beat again until %s, this agent goes on",
+		e.kind, where, why, until.UTC().Format(time.RFC3339))
 	return e
 }
 

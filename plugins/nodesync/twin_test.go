@@ -112,12 +112,8 @@ func TestCloneBesideRunningOriginal(t *testing.T) {
 		g.Expect(
 			clone.Problem(),
 		).To(
-			And(
-				ContainSubstring("another agent runs"),
-				ContainSubstring("product-of-a"),
-				ContainSubstring("product-of-b"),
-				ContainSubstring("Stop one of them"),
-			),
+			HaveSuffix("another agent runs with this node's identity: was its disk copied, or a snapshot of its memory resumed? " +
+				"Stop one of the two, and remove its state directory"),
 		)
 		g.Expect(a.events()).To(BeEmpty())
 		g.Expect(
@@ -385,4 +381,18 @@ func TestABeatThatComesAfterOneOfThisProcess(t *testing.T) {
 			g.Expect(a.Problem()).To(BeEmpty(), "%s: it has stopped", name)
 		})
 	}
+}
+
+// A clone names the address at which the other machine is.
+func TestACloneNamesTheAddressOfTheOriginal(t *testing.T) {
+	publishing(t, func(t *testing.T, g Gomega, p *publisher) {
+		p.PublishUnderlay(addrs("10.200.2.2", "fd00:200::2"), "")
+		p.commit(t)
+		clone := newNode(t, p.store, on(who("a"), machineOf("b")), p.disk.copied()).confirm(t).run(t)
+		const where = "with this node's identity, at 10.200.2.2 and fd00:200::2 according to the cluster store: "
+		g.Expect(clone.Problem()).To(ContainSubstring("another agent may run " + where))
+		time.Sleep(3 * refresh)
+		g.Expect(clone.Problem()).To(ContainSubstring("another agent runs " + where))
+		clone.stop()
+	})
 }

@@ -50,23 +50,35 @@ func TestAnotherAttachmentsDelCancelsNothing(t *testing.T) {
 // The caller is gone before the answer: no caller has the address, so it is released.
 func TestAnAbandonedAdd(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
-		add := a.begin(request("ADD", "c1"))
-		add.leave()
+		add := a.abandon("c1")
 		g.Expect(add.done).To(BeTrue())
 		g.Expect(code(g, add.err)).To(BeNumerically("==", cni.CodeTryAgain))
-		a.steps(1)
-		g.Expect(a.held()).To(Equal([]string{"c1"}), "the loop had it on its way")
+		g.Expect(a.held()).To(Equal([]string{"c1"}), "the loop had handled it")
 		g.Expect(a.loop.waiting()).To(Equal(1), "its release")
 		a.drain()
 		g.Expect(a.held()).To(BeEmpty())
 	})
 }
 
+// An ADD whose caller has gone when the loop comes to it takes no address.
+func TestAnAddWithoutItsCaller(t *testing.T) {
+	slowly(t, func(g Gomega, a *agent) {
+		a.begin(request("ADD", "c1")).leave()
+		commits := a.journal.Commits()
+		a.drain()
+		g.Expect(a.held()).To(BeEmpty())
+		g.Expect(a.journal.Commits()).To(Equal(commits))
+		other := a.begin(request("ADD", "c2"))
+		a.drain()
+		g.Expect(other.reply.IPs[0].Address).To(Equal("10.1.5.2/24"), "nothing cools")
+	})
+}
+
 func TestAnAbandonedAddThatAnotherOneRepeats(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		add := a.begin(request("ADD", "c1"))
-		add.leave()
 		again := a.begin(request("ADD", "c1"))
+		a.leaveInLoop(add)
 		a.drain()
 		g.Expect(again.err).NotTo(HaveOccurred())
 		g.Expect(again.reply.IPs[0].Address).To(Equal("10.1.5.2/24"))
@@ -77,8 +89,7 @@ func TestAnAbandonedAddThatAnotherOneRepeats(t *testing.T) {
 // Between the end of the abandoned ADD and its release there is another ADD.
 func TestAReleaseComesTooLate(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
-		a.begin(request("ADD", "c1")).leave()
-		a.steps(1)
+		a.abandon("c1")
 		again := a.begin(request("ADD", "c1")) // behind the release
 		a.drain()
 		g.Expect(again.err).NotTo(HaveOccurred())
@@ -92,7 +103,7 @@ func TestAnAbandonedRepetition(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		first := a.begin(request("ADD", "c1"))
 		a.drain()
-		a.begin(request("ADD", "c1")).leave()
+		a.abandon("c1")
 		a.drain()
 		g.Expect(first.err).NotTo(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
@@ -102,9 +113,10 @@ func TestAnAbandonedRepetition(t *testing.T) {
 // Two abandoned ADDs of one attachment leave nothing behind.
 func TestTwoAbandonedAdds(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
-		for range 2 {
-			a.begin(request("ADD", "c1")).leave()
-		}
+		first := a.begin(request("ADD", "c1"))
+		second := a.begin(request("ADD", "c1"))
+		a.leaveInLoop(first)
+		a.leaveInLoop(second)
 		a.drain()
 		g.Expect(a.held()).To(BeEmpty())
 	})
@@ -113,8 +125,8 @@ func TestTwoAbandonedAdds(t *testing.T) {
 // An ADD that fails for its own reasons, abandoned or not, leaves nothing behind.
 func TestAnAbandonedAddThatFails(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
-		a.begin(request("ADD", "c1")).leave()
 		a.journal.Plan = journal.At(a.journal.Commits()+1, journal.Fail)
+		a.abandon("c1")
 		a.drain()
 		g.Expect(a.held()).To(BeEmpty())
 		again := a.begin(request("ADD", "c1"))
@@ -130,8 +142,7 @@ func TestAReleaseThatFailsIsTriedAgain(t *testing.T) {
 	for name, wanted := range map[string]bool{"no ADD wants the address": false, "an ADD received it meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
 			slowly(t, func(g Gomega, a *agent) {
-				a.begin(request("ADD", "c1")).leave()
-				a.steps(1)
+				a.abandon("c1")
 				a.journal.Plan = journal.At(a.journal.Commits()+1, journal.Fail)
 				a.steps(1)
 				g.Expect(a.held()).To(Equal([]string{"c1"}), "its release has failed")
@@ -291,8 +302,7 @@ func TestRunEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(ctx) }()
-		a.begin(request("ADD", "c1")).leave()
-		a.steps(1)
+		a.abandon("c1")
 		a.g.Expect(a.loop.waiting()).To(Equal(1))
 		time.Sleep(time.Second)
 		cancel()

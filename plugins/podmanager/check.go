@@ -33,6 +33,10 @@ func (p *PodManager) check(ctx context.Context, key ledger.Key, req cni.Request)
 	if len(req.Previous) > 0 && len(have) > len(req.Previous) {
 		return cni.Errorf(cni.CodeDiffers, "CHECK: %s holds %v, but prevResult has only %v", key, have, req.Previous)
 	}
+	if have := p.identify(req.Netns); have.IsNot(leases[0].NetNSID) {
+		return cni.Errorf(cni.CodeDiffers, "CHECK: %s names another network namespace by now: %s; %s was added in %s",
+			req.Netns, have, key, leases[0].NetNSID)
+	}
 	if err := p.checkInterface(ctx, key, leases, req.Netns); err != nil || !req.Main {
 		return err
 	}

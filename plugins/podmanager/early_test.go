@@ -18,14 +18,15 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// early runs f with an agent that has two leases, and whose loop waits for its
-// first resync.
+// early runs f with an agent that has two leases of its last process, and whose loop
+// waits for its first resync.
 func early(t *testing.T, f func(g Gomega, a *agent)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAgent(t, plain)
 		a.add("c1")
 		a.add("c2")
+		a.open(plain)
 		a.loop.manual = true
 		a.ready = errors.New("the store does not answer")
 		a.Unsynced = func() bool { return true }
@@ -33,7 +34,8 @@ func early(t *testing.T, f func(g Gomega, a *agent)) {
 	})
 }
 
-// Every kind of release is done before the loop takes events, and leaves none behind.
+// Every kind of release is done before the loop takes events, and leaves none behind. The
+// address cools, as after any other release.
 func TestReleasesBeforeTheFirstResync(t *testing.T) {
 	for name, release := range map[string]func(a *agent) error{
 		"DEL": func(a *agent) error { _, err := a.serve(request("DEL", "c1")); return err },
@@ -46,8 +48,10 @@ func TestReleasesBeforeTheFirstResync(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			early(t, func(g Gomega, a *agent) {
+				address := a.leases.ByKey(key("c1"))[0].Addr.String()
 				g.Expect(release(a)).To(Succeed())
 				g.Expect(a.held()).To(Equal([]string{"c2"}))
+				g.Expect(a.cooling()).To(Equal([]string{address}))
 				g.Expect(a.loop.waiting()).To(BeZero())
 				_, found := a.NewestSandbox(pod("pod-c1"))
 				g.Expect(found).To(BeFalse())
@@ -55,6 +59,16 @@ func TestReleasesBeforeTheFirstResync(t *testing.T) {
 			})
 		})
 	}
+}
+
+// cooling are the addresses that cool.
+func (a *agent) cooling() (all []string) {
+	for _, l := range a.leases.Leases() {
+		if l.State == ledger.Cooling {
+			all = append(all, l.Addr.String())
+		}
+	}
+	return all
 }
 
 // A resync that has begun meanwhile may have read the lease: then the loop has to

@@ -24,11 +24,13 @@ type AddPod struct {
 	UID     string
 	Key     ledger.Key
 	Netns   string
-	Wired   bool   // the southbound makes the wire; otherwise another plugin makes the interface
-	MAC     string // requested for the pod's end of the wire; "": derived from the key
+	NetNSID kv.NetNSID // of the namespace at Netns when the request came
+	Wired   bool       // the southbound makes the wire; otherwise another plugin makes the interface
+	MAC     string     // requested for the pod's end of the wire; "": derived from the key
 	Pool    string
-	Wanted  []netip.Addr // exactly these addresses; nil: any
-	Expires time.Time    // the time at which its producer stops waiting
+	Wanted  []netip.Addr  // exactly these addresses; nil: any
+	Expires time.Time     // the time at which its producer stops waiting
+	Ticket  time.Duration // the uptime at which its caller was accepted, unique; a DEL that was accepted before frees no lease of it
 
 	Addresses  []netip.Prefix // each with the length of its block
 	Gateways   []netip.Addr   // one for each address
@@ -37,12 +39,12 @@ type AddPod struct {
 	Fresh      bool           // this event claimed the addresses
 	Generation uint64         // of that claim
 
-	span   trace.Span // of the request; nil: it is not traced
-	ticket uint64
-	state  atomic.Uint32 // waiting, answered or abandoned
-	over   atomic.Bool
-	done   chan error
-	ended  func(ev *AddPod, received bool) // called from Done
+	span  trace.Span    // of the request; nil: it is not traced
+	gone  func() bool   // reports whether the caller has hung up
+	state atomic.Uint32 // waiting, answered or abandoned
+	over  atomic.Bool
+	done  chan error
+	ended func(ev *AddPod, received bool) // called from Done
 }
 
 // Route is a route of a pod.
@@ -108,6 +110,11 @@ func (ev *AddPod) Done(err error) {
 	if received {
 		ev.done <- err
 	}
+}
+
+// left reports whether no caller waits for the event any more.
+func (ev *AddPod) left() bool {
+	return ev.state.Load() == abandoned || ev.gone != nil && ev.gone()
 }
 
 // Over reports whether the event is done: committed or reverted. Any goroutine may call it.

@@ -39,13 +39,9 @@ func (l label) GetAgentLabel() string { return string(l) }
 // nodeFive is a nodesync that knows this node only.
 type nodeFive struct{}
 
-func (nodeFive) GetNodeID() uint32                    { return 5 }
-func (nodeFive) GetAllNodes() nodesync.Nodes          { return nil }
-func (nodeFive) GetNode(string) *nodesync.Node        { return nil }
-func (nodeFive) PublishNodeIPs([]netip.Prefix) error  { return nil }
-func (nodeFive) PublishPools()                        {}
-func (nodeFive) PublishUnderlay([]netip.Addr, string) {}
-func (nodeFive) PublishPodCIDRs([]netip.Prefix)       {}
+func (nodeFive) GetNodeID() uint32                   { return 5 }
+func (nodeFive) GetAllNodes() nodesync.Nodes         { return nil }
+func (nodeFive) PublishNodeIPs([]netip.Prefix) error { return nil }
 
 // txn is a transaction over what was wanted before it.
 type txn struct{ values map[string]proto.Message }
@@ -62,6 +58,7 @@ type loop struct {
 	closed   error // of every push
 	full     bool  // a push waits until its context ends
 	pushed   func(controller.Event)
+	handled  func() // called when an event is handled and not committed; nil: nothing
 	handlers []controller.EventHandler
 	stage    *ledger.Stage
 	txn      *txn
@@ -132,6 +129,9 @@ func (l *loop) process(ev controller.UpdateEvent) error {
 		}
 		finished = append(finished, h)
 	}
+	if l.handled != nil {
+		l.handled()
+	}
 	if err := l.stage.Commit(context.Background()); err != nil {
 		errs = append(errs, err)
 		if ev.TransactionType() == controller.RevertOnFailure {
@@ -165,6 +165,7 @@ type agent struct {
 	journal *journal.Faulty
 	dir     string
 	now     func() time.Time
+	booted  time.Time
 	kernel  podmanager.Kernel
 	ready   error
 	served  []podmanager.Served
@@ -209,18 +210,29 @@ const (
 func newAgent(t *testing.T, conf string) *agent {
 	t.Helper()
 	memory := journal.NewMemory()
-	a := &agent{g: NewWithT(t), memory: memory, journal: &journal.Faulty{Journal: memory}, dir: filepath.Join(t.TempDir(), "run", "del"), now: time.Now}
+	a := &agent{g: NewWithT(t), memory: memory, journal: &journal.Faulty{Journal: memory}, dir: filepath.Join(t.TempDir(), "run", "del"), now: time.Now, booted: time.Now().Add(-time.Hour)}
 	a.g.Expect(os.MkdirAll(a.dir, 0o700)).To(Succeed())
 	a.g.Expect(os.WriteFile(filepath.Join(filepath.Dir(a.dir), cni.LockFile), nil, 0o600)).To(Succeed())
 	a.start(conf)
 	return a
 }
 
+// bootID is that of the machine.
+const bootID = "boot-1"
+
+func (a *agent) uptime() time.Duration { return time.Since(a.booted) }
+
 // start is a new process over the same journal, after its first resync.
 func (a *agent) start(conf string) {
+	a.open(conf)
+	a.resync()
+}
+
+// open is a new process over the same journal, before its first resync.
+func (a *agent) open(conf string) {
 	cfg, _, err := contivconf.Parse([]byte(conf))
 	a.g.Expect(err).NotTo(HaveOccurred())
-	a.leases, err = ledger.Open(context.Background(), a.journal, ledger.Options{Now: func() time.Time { return a.now() }})
+	a.leases, err = ledger.Open(context.Background(), a.journal, ledger.Options{Now: func() time.Time { return a.now() }, BootID: bootID, Uptime: a.uptime})
 	a.g.Expect(err).NotTo(HaveOccurred())
 	a.loop = &loop{stage: a.leases.Begin(), txn: &txn{values: map[string]proto.Message{}}}
 	a.PodManager = podmanager.NewPlugin(podmanager.Deps{
@@ -233,7 +245,6 @@ func (a *agent) start(conf string) {
 		d.Ledger, d.Stage = a.leases, a.loop.stage
 	}))
 	a.loop.handlers = []controller.EventHandler{a.PodManager, a.ipam, ipnet.NewPlugin(ipnet.Deps{NodeSync: nodeFive{}, IPAM: a.ipam, Ledger: a.leases})}
-	a.resync()
 }
 
 func (a *agent) observe(s podmanager.Served) {
@@ -333,6 +344,21 @@ func (a *agent) begin(r cni.Request) *call {
 func (c *call) leave() {
 	c.cancel()
 	synctest.Wait()
+}
+
+// abandon lets the loop process a new ADD, whose caller leaves before its commit.
+func (a *agent) abandon(container string) *call {
+	add := a.begin(request("ADD", container))
+	a.leaveInLoop(add)
+	return add
+}
+
+// leaveInLoop lets the loop process an ADD that is next in its queue. The ADD's caller
+// leaves when the handlers are done, before the commit.
+func (a *agent) leaveInLoop(add *call) {
+	a.loop.handled = add.leave
+	a.steps(1)
+	a.loop.handled = nil
 }
 
 // steps lets the loop process n events, the first of the queue each time.

@@ -8,10 +8,15 @@
 // loop calls Update and Resync. The sandboxes are derived state: after a restart they are
 // those with leases in the ledger.
 //
-// The package makes three guarantees. A DEL cancels every ADD of the same attachment that
-// was accepted before it. The lease of an ADD whose caller left before the answer is
-// released. A DEL that found no agent is applied before the agent serves requests
-// (Recover), and before the next ADD of its attachment.
+// The requests of one attachment take effect in the order in which the connections of
+// their callers were accepted (Accept), also across a restart:
+//
+//   - A DEL cancels every ADD that was accepted before it, and frees no lease whose ADD was
+//     accepted after it and is answered.
+//   - A request whose caller has hung up before it reaches the loop does nothing. The lease
+//     of an ADD whose caller hangs up later, before the answer, is released.
+//   - A DEL that found no agent has the time at which it began. It is applied before the
+//     agent serves requests (Recover), and before the next ADD of its attachment.
 package podmanager
 
 import (
@@ -19,6 +24,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -38,6 +44,10 @@ type Ledger interface {
 	Stats() []ledger.BlockStat
 	Suspended() string
 	Release(context.Context, ledger.Selector) ([]ledger.Lease, error)
+	Uptime() time.Duration
+	BootID() string
+	Answered(k ledger.Key, accepted time.Duration)
+	AnsweredAfter(k ledger.Key, accepted time.Duration) bool
 }
 
 // Deps holds the dependencies of the plugin.
@@ -55,6 +65,9 @@ type Deps struct {
 	Reclaims  Reclaims               // nil: nothing is reclaimed
 	Kernel    Kernel                 // nil: CHECK does not look at the interface
 	Wires     Wires                  // nil: the southbound makes no wires, and a main ADD is refused
+	// Identify returns the identity of the network namespace that a file names now, the zero
+	// one if it cannot be seen. nil: none can.
+	Identify func(netns string) kv.NetNSID
 	// Explain returns the failure of an ADD as one sentence for people, "" if it has
 	// none. nil: the text of the error is used.
 	Explain func(req cni.Request, err error) string
@@ -122,12 +135,15 @@ func NewPlugin(deps Deps) *PodManager {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
 	if deps.Unsynced == nil {
 		deps.Unsynced = func() bool { return false }
 	}
 	return &PodManager{
 		Deps:     deps,
-		seq:      newSequencer(),
+		seq:      newSequencer(func() time.Duration { return deps.Ledger.Uptime() }),
 		applying: make(chan struct{}, 1),
 		orphans:  orphans{signal: make(chan struct{}, 1)},
 	}
@@ -185,8 +201,11 @@ func (p *PodManager) Update(event controller.Event, _ controller.UpdateOperation
 	if !ok {
 		return "", nil
 	}
-	if p.seq.cancelled(ev.Key, ev.ticket) {
+	switch {
+	case p.seq.cancelled(ev.Key, ev.Ticket):
 		return "", fmt.Errorf("%s: %w", ev.Key, errCancelled)
+	case ev.left():
+		return "", fmt.Errorf("%s: %w", ev.Key, errGone)
 	}
 	if err := p.fits(ev); err != nil {
 		return "", err

@@ -20,7 +20,7 @@ func (p *PodManager) Reclaim(ctx context.Context, l ledger.Lease, reason string)
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	k := l.Key
-	ticket, ok := p.seq.acceptReclaim(k)
+	ticket, ok := p.seq.beginReclaim(k)
 	if !ok {
 		return false, nil
 	}
@@ -28,7 +28,7 @@ func (p *PodManager) Reclaim(ctx context.Context, l ledger.Lease, reason string)
 		Key:        k,
 		Generation: l.Generation,
 		Reason:     reason,
-		wanted:     func() bool { return !p.seq.overtaken(k, ticket) && p.reclaiming(l) },
+		wanted:     func() bool { return !p.Ledger.AnsweredAfter(k, ticket) && p.reclaiming(l) },
 		ended:      func() { p.seq.delDone(k) },
 	}
 	err = p.push(ctx, ev)

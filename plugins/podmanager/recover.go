@@ -31,7 +31,7 @@ func (p *PodManager) Recover(ctx context.Context) error {
 			"reason", r.Err, "setAside", aside)
 	}
 	for _, in := range intents {
-		if err := p.applyIntent(ctx, in); err != nil {
+		if err := p.applyIntent(ctx, in, p.seq.ticket()); err != nil {
 			return fmt.Errorf("apply the DELs that waited: %w", err)
 		}
 	}
@@ -41,11 +41,12 @@ func (p *PodManager) Recover(ctx context.Context) error {
 	return nil
 }
 
-// applyIntent applies a waiting intent and removes its file. Calls exclude each other: the
-// file must be removed before an ADD of the same attachment goes on.
-func (p *PodManager) applyIntent(ctx context.Context, in cni.Intent) error {
+// applyIntent applies a waiting intent and removes its file. An intent without a time has
+// the ticket found. Calls exclude each other: the file must be removed before an ADD of the
+// same attachment goes on.
+func (p *PodManager) applyIntent(ctx context.Context, in cni.Intent, found time.Duration) error {
 	if !in.Waiting(p.IntentDir) {
-		return nil
+		return nil // as nearly always
 	}
 	select {
 	case p.applying <- struct{}{}:
@@ -53,14 +54,29 @@ func (p *PodManager) applyIntent(ctx context.Context, in cni.Intent) error {
 	case <-ctx.Done():
 		return fmt.Errorf("apply a DEL that waits: %w", context.Cause(ctx))
 	}
-	if !in.Waiting(p.IntentDir) {
-		return nil
+	in, waits, err := in.Read(p.IntentDir, p.UID)
+	if err != nil || !waits {
+		return err
 	}
 	key := ledger.Key{Network: in.Network, ContainerID: in.ContainerID, IfName: in.IfName}
-	if err := p.remove(ctx, key); err != nil {
+	if err := p.remove(ctx, key, p.began(in.Began, found)); err != nil {
 		return err
 	}
 	return in.Remove(p.IntentDir)
+}
+
+// beforeBoot is the ticket of a DEL of an earlier boot: older than all of this one.
+const beforeBoot = time.Duration(1)
+
+// began returns the ticket of a DEL; unknown is that of one without a time.
+func (p *PodManager) began(at cni.Began, unknown time.Duration) time.Duration {
+	switch {
+	case at == (cni.Began{}):
+		return unknown
+	case at.BootID != p.Ledger.BootID():
+		return beforeBoot
+	}
+	return min(at.Uptime, p.seq.ticket())
 }
 
 // orphans holds the ADDs whose callers are gone and whose leases must be released.
@@ -75,7 +91,10 @@ type orphans struct {
 // that failed and could not be reverted.
 func (p *PodManager) addEnded(ev *AddPod, received bool) {
 	p.tidy(ev.Key)
-	if p.seq.addDone(ev.Key, ev.ticket, p.holds(ev.Key, ev.Generation), received) {
+	if received {
+		p.Ledger.Answered(ev.Key, ev.Ticket)
+	}
+	if p.seq.addDone(ev.Key, ev.Ticket, p.holds(ev.Key, ev.Generation), received) {
 		p.orphans.put(ev)
 	}
 }

@@ -19,17 +19,6 @@ import (
 // kubelet repeats a refused ADD every few seconds, each time with another container.
 const RefusalPeriod = 10 * time.Minute
 
-// Reason classifies refusals of ADD. An event on the pod has it as its reason.
-type Reason string
-
-// The reasons.
-const (
-	NoAddress             Reason = "NoAddress"             // the pool has no free address
-	AddressRefused        Reason = "AddressRefused"        // the wanted address is taken or cannot be allocated
-	InvalidAddressRequest Reason = "InvalidAddressRequest" // the request can never be served, such as one for an unknown pool
-	AddressNotServed      Reason = "AddressNotServed"      // the node cannot serve it now; the runtime tries again
-)
-
 // Refusal describes refused ADDs of one pod.
 type Refusal struct {
 	Pod    kv.PodID
@@ -38,18 +27,6 @@ type Refusal struct {
 	Text   string // the sentence that the CNI error has
 	At     time.Time
 	Total  int // refusals of this pod for this reason
-}
-
-func reasonOf(code uint) Reason {
-	switch code {
-	case cni.CodeFull:
-		return NoAddress
-	case cni.CodeRefused:
-		return AddressRefused
-	case cni.CodeTryAgain:
-		return AddressNotServed
-	}
-	return InvalidAddressRequest
 }
 
 // refuse reports a refused request: with a line in the log, and to Refused if it was an
@@ -62,7 +39,7 @@ func (p *PodManager) refuse(req cni.Request, err error, answer *cni.Error) {
 	if req.Command != "ADD" || req.Pod.Name == "" {
 		attachment = req.Network + " " + req.ContainerID + " " + req.IfName
 	}
-	now, reason := p.Now(), reasonOf(answer.Code)
+	now, reason := p.Now(), ReasonOf(answer.Code)
 	total, unreported, due := p.refusals.note(subject{req.Command, attachment, reason}, now)
 	if !due {
 		return

@@ -4,31 +4,92 @@
 package podmanager
 
 import (
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// sequencer orders the requests for one attachment by the time of their acceptance, in
-// whatever order they reach the loop: a DEL cancels every ADD of its key accepted before
-// it. It holds a key only while a request for it is in progress. Requests and the loop
-// share it: the goroutine of a request accepts it, the loop makes all other calls.
+// sequencer orders the requests for one attachment by the tickets of their callers, in
+// whatever order they reach the loop: a DEL cancels every ADD of its key with an older
+// ticket, and frees no lease whose ADD has a newer one (ledger.Lease.Accepted, which
+// survives a restart). It holds a key only while a request for it is in progress, or may
+// come from a caller that was accepted before a DEL that is done. Requests and the loop
+// share it: the goroutine of a request begins it, the loop makes all other calls.
 type sequencer struct {
+	uptime func() time.Duration
+
 	mu      sync.Mutex
-	tickets uint64
+	last    time.Duration   // the newest ticket
+	waiting []time.Duration // tickets of the callers whose requests may still come, the oldest first
 	keys    map[ledger.Key]*turn
+	deleted []ledger.Key // whose DEL is done, and may have to cancel an ADD that is still to come
 }
 
-// turn holds the requests in progress for one key.
+// turn holds the requests in progress for one key. A ticket that is zero is none.
 type turn struct {
-	adds     int    // accepted and not done
-	releases int    // not done: DELs, reclaims, releases of orphaned leases, answers not delivered yet
-	received uint64 // ticket of the newest ADD whose caller received the answer
-	del      uint64 // ticket of the newest DEL
-	orphaned bool   // there is a lease that no caller received
+	adds     int           // begun and not done
+	releases int           // not done: DELs, reclaims, releases of orphaned leases, answers not delivered yet
+	received time.Duration // ticket of the newest ADD whose caller received the answer
+	del      time.Duration // ticket of the newest DEL
+	orphaned time.Duration // ticket of the ADD with a lease that no caller received
 }
 
-func newSequencer() *sequencer { return &sequencer{keys: map[ledger.Key]*turn{}} }
+func newSequencer(uptime func() time.Duration) *sequencer {
+	return &sequencer{uptime: uptime, keys: map[ledger.Key]*turn{}}
+}
+
+// ticket returns the present uptime, later than all tickets before.
+func (s *sequencer) ticket() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next()
+}
+
+func (s *sequencer) next() time.Duration {
+	s.last = max(s.last+1, s.uptime())
+	return s.last
+}
+
+// accept returns the ticket of a caller whose request may come until leave is called.
+func (s *sequencer) accept() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ticket := s.next()
+	s.waiting = append(s.waiting, ticket)
+	return ticket
+}
+
+// waits reports whether the request of a caller may still come.
+func (s *sequencer) waits(ticket time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, found := slices.BinarySearch(s.waiting, ticket)
+	return found
+}
+
+// leave ends the waiting for a request. Further calls do nothing.
+func (s *sequencer) leave(ticket time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, found := slices.BinarySearch(s.waiting, ticket)
+	if !found {
+		return
+	}
+	s.waiting = slices.Delete(s.waiting, i, i+1)
+	for i == 0 && len(s.deleted) > 0 { // else an older caller still waits
+		k := s.deleted[0]
+		if t := s.keys[k]; t != nil && s.awaited(t) {
+			return
+		}
+		s.deleted = s.deleted[1:]
+		s.forget(k, s.keys[k])
+	}
+}
+
+// awaited reports whether a request may come that a DEL of t is to cancel.
+func (s *sequencer) awaited(t *turn) bool { return len(s.waiting) > 0 && s.waiting[0] < t.del }
 
 func (s *sequencer) turn(k ledger.Key) *turn {
 	t := s.keys[k]
@@ -39,36 +100,35 @@ func (s *sequencer) turn(k ledger.Key) *turn {
 	return t
 }
 
-func (s *sequencer) acceptAdd(k ledger.Key) (ticket uint64) {
+// beginAdd begins an ADD; addDone ends it.
+func (s *sequencer) beginAdd(k ledger.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tickets++
 	s.turn(k).adds++
-	return s.tickets
 }
 
-// acceptDel accepts a DEL; delDone ends it, as every release.
-func (s *sequencer) acceptDel(k ledger.Key) (ticket uint64) {
+// beginDel begins a DEL; delDone ends it, as every release.
+func (s *sequencer) beginDel(k ledger.Key, ticket time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tickets++
 	t := s.turn(k)
 	t.releases++
-	t.del, t.orphaned = s.tickets, false // this DEL frees it
-	return s.tickets
+	t.del = max(t.del, ticket)
+	if t.orphaned < ticket {
+		t.orphaned = 0 // this DEL frees it
+	}
 }
 
-// acceptReclaim accepts the release of an attachment that is gone; delDone ends it. ok is
+// beginReclaim begins the release of an attachment that is gone; delDone ends it. ok is
 // false while an ADD of k is in progress. It cancels no ADD.
-func (s *sequencer) acceptReclaim(k ledger.Key) (ticket uint64, ok bool) {
+func (s *sequencer) beginReclaim(k ledger.Key) (ticket time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.keys[k]; t != nil && t.adds > 0 {
 		return 0, false
 	}
-	s.tickets++
 	s.turn(k).releases++
-	return s.tickets, true
+	return s.next(), true
 }
 
 // adding reports whether an ADD of k is in progress.
@@ -86,15 +146,6 @@ func (s *sequencer) busy(k ledger.Key) bool {
 	return s.keys[k] != nil
 }
 
-// overtaken reports whether the caller of a later ADD has received its answer: then a DEL
-// or a reclaim that reaches the loop after that ADD has nothing to free.
-func (s *sequencer) overtaken(k ledger.Key, ticket uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.keys[k]
-	return t != nil && t.received > ticket
-}
-
 func (s *sequencer) delDone(k ledger.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +154,9 @@ func (s *sequencer) delDone(k ledger.Key) {
 	s.forget(k, t)
 }
 
-// cancelled reports whether a DEL was accepted after the ADD with this ticket.
-func (s *sequencer) cancelled(k ledger.Key, ticket uint64) bool {
+// cancelled reports whether the caller of a DEL was accepted after that of the ADD with
+// this ticket.
+func (s *sequencer) cancelled(k ledger.Key, ticket time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
@@ -115,21 +167,21 @@ func (s *sequencer) cancelled(k ledger.Key, ticket uint64) bool {
 // received the answer. If both are true, delDone must be called after the delivery of the
 // answer. If release is true, no caller received the lease and no ADD is in progress that
 // could deliver it: the caller must release the lease, and call delDone.
-func (s *sequencer) addDone(k ledger.Key, ticket uint64, claimed, received bool) (release bool) {
+func (s *sequencer) addDone(k ledger.Key, ticket time.Duration, claimed, received bool) (release bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
 	t.adds--
 	switch {
 	case received:
-		t.orphaned, t.received = false, max(t.received, ticket)
+		t.orphaned, t.received = 0, max(t.received, ticket)
 		if claimed {
 			t.releases++ // until it is delivered
 		}
 	case claimed && t.del < ticket: // otherwise that DEL frees it
-		t.orphaned = true
+		t.orphaned = ticket
 	}
-	if release = t.orphaned && t.adds == 0; release {
+	if release = t.orphaned != 0 && t.adds == 0; release {
 		t.releases++
 	}
 	s.forget(k, t)
@@ -142,20 +194,20 @@ func (s *sequencer) mayRelease(k ledger.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
-	return t != nil && t.orphaned && t.adds == 0
+	return t != nil && t.orphaned != 0 && t.adds == 0
 }
 
 // undelivered records that the answer to the ADD with this ticket, which counted as
 // received, did not arrive. The lease is orphaned, unless another ADD received it since.
-func (s *sequencer) undelivered(k ledger.Key, ticket uint64) (release bool) {
+func (s *sequencer) undelivered(k ledger.Key, ticket time.Duration) (release bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
 	t.releases--
 	if t.received == ticket && t.del < ticket {
-		t.orphaned, t.received = true, 0
+		t.orphaned, t.received = ticket, 0
 	}
-	if release = t.orphaned && t.adds == 0; release {
+	if release = t.orphaned != 0 && t.adds == 0; release {
 		t.releases++
 	}
 	s.forget(k, t)
@@ -167,12 +219,16 @@ func (s *sequencer) released(k ledger.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.keys[k]; t != nil {
-		t.orphaned = false
+		t.orphaned = 0
 	}
 }
 
 func (s *sequencer) forget(k ledger.Key, t *turn) {
-	if t.adds == 0 && t.releases == 0 {
+	switch {
+	case t == nil || t.adds > 0 || t.releases > 0:
+	case s.awaited(t):
+		s.deleted = append(s.deleted, k)
+	default:
 		delete(s.keys, k)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -19,15 +20,35 @@ func attachment(container string) ledger.Key {
 	return ledger.Key{Network: "pods", ContainerID: container, IfName: "eth0"}
 }
 
+// sequence is a sequencer of requests that begin as soon as they are accepted.
+type sequence struct{ *sequencer }
+
+func newSequence() sequence {
+	return sequence{newSequencer(func() time.Duration { return 0 })}
+}
+
+func (s sequence) add(k ledger.Key) time.Duration {
+	ticket := s.accept()
+	s.beginAdd(k)
+	s.leave(ticket)
+	return ticket
+}
+
+func (s sequence) del(k ledger.Key) {
+	ticket := s.accept()
+	s.beginDel(k, ticket)
+	s.leave(ticket)
+}
+
 func TestADelCancelsTheAddsBeforeIt(t *testing.T) {
 	g := NewWithT(t)
-	s, k := newSequencer(), attachment("c1")
-	first, second := s.acceptAdd(k), s.acceptAdd(k)
+	s, k := newSequence(), attachment("c1")
+	first, second := s.add(k), s.add(k)
 	g.Expect(s.cancelled(k, first)).To(BeFalse())
-	s.acceptDel(attachment("c2"))
+	s.del(attachment("c2"))
 	g.Expect(s.cancelled(k, first)).To(BeFalse(), "another attachment's")
-	s.acceptDel(k)
-	later := s.acceptAdd(k)
+	s.del(k)
+	later := s.add(k)
 	g.Expect(s.cancelled(k, first)).To(BeTrue())
 	g.Expect(s.cancelled(k, second)).To(BeTrue())
 	g.Expect(s.cancelled(k, later)).To(BeFalse(), "it is a new attachment")
@@ -36,15 +57,36 @@ func TestADelCancelsTheAddsBeforeIt(t *testing.T) {
 // What is not under way is forgotten.
 func TestTheSequencerRemembersNothingForLong(t *testing.T) {
 	g := NewWithT(t)
-	s, k := newSequencer(), attachment("c1")
-	s.acceptDel(k)
+	s, k := newSequence(), attachment("c1")
+	s.del(k)
 	s.delDone(k)
 	g.Expect(s.keys).To(BeEmpty(), "nothing waits for it")
-	a, b := s.acceptAdd(k), s.acceptAdd(k)
+	a, b := s.add(k), s.add(k)
 	g.Expect(s.addDone(k, a, true, true)).To(BeFalse())
 	s.delDone(k) // delivered
 	g.Expect(s.addDone(k, b, false, false)).To(BeFalse())
 	g.Expect(s.keys).To(BeEmpty())
+}
+
+// A DEL that is done cancels an ADD that was accepted before it and has not begun yet. It is
+// remembered as long as such an ADD may come.
+func TestADelThatIsDoneCancelsAnOlderAdd(t *testing.T) {
+	g := NewWithT(t)
+	s, k := newSequence(), attachment("c1")
+	add, other := s.accept(), s.accept()
+	s.del(k)
+	s.delDone(k)
+	s.leave(other)
+	s.beginAdd(k)
+	g.Expect(s.cancelled(k, add)).To(BeTrue())
+	g.Expect(s.addDone(k, add, false, false)).To(BeFalse())
+	g.Expect(s.keys).NotTo(BeEmpty(), "its caller is not done with")
+	later := s.accept()
+	s.leave(add)
+	g.Expect(s.keys).To(BeEmpty(), "those that still wait came after the DEL")
+	g.Expect(s.deleted).To(BeEmpty())
+	s.leave(later)
+	g.Expect(s.waiting).To(BeEmpty())
 }
 
 // addDone reports whether the caller must release the lease of an ADD.
@@ -52,53 +94,53 @@ func TestAddDoneReportsAnOrphanedLease(t *testing.T) {
 	const claimed, not, received, gone = true, false, true, false
 	for _, c := range []struct {
 		name string
-		do   func(s *sequencer, k ledger.Key) bool
+		do   func(s sequence, k ledger.Key) bool
 		want bool
 	}{
-		{"its caller received it", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), claimed, received) }, false},
-		{"the ADD itself", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), claimed, gone) }, true},
-		{"it claimed nothing", func(s *sequencer, k ledger.Key) bool { return s.addDone(k, s.acceptAdd(k), not, gone) }, false},
-		{"a newer ADD wants it", func(s *sequencer, k ledger.Key) bool {
-			a := s.acceptAdd(k)
-			s.acceptAdd(k)
+		{"its caller received it", func(s sequence, k ledger.Key) bool { return s.addDone(k, s.add(k), claimed, received) }, false},
+		{"the ADD itself", func(s sequence, k ledger.Key) bool { return s.addDone(k, s.add(k), claimed, gone) }, true},
+		{"it claimed nothing", func(s sequence, k ledger.Key) bool { return s.addDone(k, s.add(k), not, gone) }, false},
+		{"a newer ADD wants it", func(s sequence, k ledger.Key) bool {
+			a := s.add(k)
+			s.add(k)
 			return s.addDone(k, a, claimed, gone)
 		}, false},
-		{"the newer ADD, when it is gone, too", func(s *sequencer, k ledger.Key) bool {
-			a, b := s.acceptAdd(k), s.acceptAdd(k)
+		{"the newer ADD, when it is gone, too", func(s sequence, k ledger.Key) bool {
+			a, b := s.add(k), s.add(k)
 			s.addDone(k, a, claimed, gone)
 			return s.addDone(k, b, not, gone)
 		}, true},
-		{"the caller of the newer ADD received it", func(s *sequencer, k ledger.Key) bool {
-			a, b, c := s.acceptAdd(k), s.acceptAdd(k), s.acceptAdd(k)
+		{"the caller of the newer ADD received it", func(s sequence, k ledger.Key) bool {
+			a, b, c := s.add(k), s.add(k), s.add(k)
 			s.addDone(k, a, claimed, gone)
 			s.addDone(k, b, not, received)
 			return s.addDone(k, c, not, gone)
 		}, false},
-		{"a DEL that came later", func(s *sequencer, k ledger.Key) bool {
-			a := s.acceptAdd(k)
-			s.acceptDel(k)
+		{"a DEL that came later", func(s sequence, k ledger.Key) bool {
+			a := s.add(k)
+			s.del(k)
 			return s.addDone(k, a, claimed, gone)
 		}, false},
 	} {
 		g := NewWithT(t)
-		g.Expect(c.do(newSequencer(), attachment("c1"))).To(Equal(c.want), c.name)
+		g.Expect(c.do(newSequence(), attachment("c1"))).To(Equal(c.want), c.name)
 	}
 }
 
 // A release that waits for the loop is void as soon as an ADD wants the lease, or a DEL frees it.
 func TestAReleaseThatIsNotNeededAnyMore(t *testing.T) {
 	for name, c := range map[string]struct {
-		meanwhile func(s *sequencer, k ledger.Key)
+		meanwhile func(s sequence, k ledger.Key)
 		may       bool
 	}{
-		"nothing happens": {func(*sequencer, ledger.Key) {}, true},
-		"a newer ADD":     {func(s *sequencer, k ledger.Key) { s.acceptAdd(k) }, false},
-		"a DEL":           {func(s *sequencer, k ledger.Key) { s.acceptDel(k) }, false},
-		"another's ADD":   {func(s *sequencer, _ ledger.Key) { s.acceptAdd(attachment("c2")) }, true},
+		"nothing happens": {func(sequence, ledger.Key) {}, true},
+		"a newer ADD":     {func(s sequence, k ledger.Key) { s.add(k) }, false},
+		"a DEL":           {func(s sequence, k ledger.Key) { s.del(k) }, false},
+		"another's ADD":   {func(s sequence, _ ledger.Key) { s.add(attachment("c2")) }, true},
 	} {
 		g := NewWithT(t)
-		s, k := newSequencer(), attachment("c1")
-		a := s.acceptAdd(k)
+		s, k := newSequence(), attachment("c1")
+		a := s.add(k)
 		g.Expect(s.addDone(k, a, true, false)).To(BeTrue())
 		c.meanwhile(s, k)
 		g.Expect(s.mayRelease(k)).To(Equal(c.may), name)
@@ -110,43 +152,54 @@ func TestAReleaseThatIsNotNeededAnyMore(t *testing.T) {
 type world struct {
 	s        *sequencer
 	k        ledger.Key
-	clock    int // of what is accepted
 	claims   int
-	lease    int // number of the claim, 0: none
-	lastDel  int
-	queue    []*op // accepted, on the way to the loop
+	lease    int           // number of the claim, 0: none
+	accepted time.Duration // of the lease
+	lastDel  time.Duration
+	callers  []*op // accepted, their requests are not here yet
+	queue    []*op // begun, on the way to the loop
 	received []*op
 	script   []string
 }
 
 // op is one request.
 type op struct {
-	kind     string // ADD, DEL, release
-	accepted int
-	ticket   uint64
-	gone     bool // its caller
-	took     bool
-	claim    int
-	ok       bool
+	kind   string // ADD, DEL, release
+	ticket time.Duration
+	gone   bool // its caller
+	took   bool
+	claim  int
+	ok     bool
 }
 
-func newWorld() *world { return &world{s: newSequencer(), k: attachment("c1")} }
+func newWorld() *world { return &world{s: newSequence().sequencer, k: attachment("c1")} }
 
 func (w *world) note(format string, args ...any) {
 	w.script = append(w.script, fmt.Sprintf(format, args...))
 }
 
-func (w *world) acceptAdd() {
-	w.clock++
-	w.queue = append(w.queue, &op{kind: "ADD", accepted: w.clock, ticket: w.s.acceptAdd(w.k)})
-	w.note("ADD %d", w.clock)
+// accept accepts a caller.
+func (w *world) accept(kind string) {
+	o := &op{kind: kind, ticket: w.s.accept()}
+	if kind == "DEL" {
+		w.lastDel = o.ticket
+	}
+	w.callers = append(w.callers, o)
+	w.note("%s %d", kind, o.ticket)
 }
 
-func (w *world) acceptDel() {
-	w.clock++
-	w.lastDel = w.clock
-	w.queue = append(w.queue, &op{kind: "DEL", accepted: w.clock, ticket: w.s.acceptDel(w.k)})
-	w.note("DEL %d", w.clock)
+// begin reads the request of caller number i.
+func (w *world) begin(i int) {
+	o := w.callers[i]
+	w.callers = slices.Delete(w.callers, i, i+1)
+	w.note("read: %s %d", o.kind, o.ticket)
+	if o.kind == "ADD" {
+		w.s.beginAdd(w.k)
+	} else {
+		w.s.beginDel(w.k, o.ticket)
+	}
+	w.s.leave(o.ticket)
+	w.queue = append(w.queue, o)
 }
 
 // process lets the loop come to number i of what is on the way: those who wait
@@ -154,16 +207,16 @@ func (w *world) acceptDel() {
 func (w *world) process(i int, fails bool) {
 	o := w.queue[i]
 	w.queue = slices.Delete(w.queue, i, i+1)
-	w.note("loop: %s %d", o.kind, o.accepted)
+	w.note("loop: %s %d", o.kind, o.ticket)
 	switch o.kind {
 	case "DEL":
-		if !w.s.overtaken(w.k, o.ticket) {
-			w.lease = 0
+		if w.accepted <= o.ticket {
+			w.free()
 		}
 		w.s.delDone(w.k)
 	case "release":
 		if w.s.mayRelease(w.k) {
-			w.lease = 0
+			w.free()
 			w.s.released(w.k)
 		}
 		w.s.delDone(w.k)
@@ -171,7 +224,7 @@ func (w *world) process(i int, fails bool) {
 		if o.ok = !fails && !w.s.cancelled(w.k, o.ticket); o.ok {
 			if o.took = w.lease == 0; o.took {
 				w.claims++
-				w.lease = w.claims
+				w.lease, w.accepted = w.claims, o.ticket
 			}
 			o.claim = w.lease
 		}
@@ -179,21 +232,27 @@ func (w *world) process(i int, fails bool) {
 	}
 }
 
+func (w *world) free() { w.lease, w.accepted = 0, 0 }
+
 func (w *world) done(o *op, received bool) {
-	w.note("ADD %d is done, ok %v, received %v", o.accepted, o.ok, received)
+	w.note("ADD %d is done, ok %v, received %v", o.ticket, o.ok, received)
 	if received {
+		w.accepted = max(w.accepted, o.ticket)
 		w.received = append(w.received, o)
 	}
 	if received && o.took {
 		defer w.s.delDone(w.k) // delivered
 	}
 	if w.s.addDone(w.k, o.ticket, o.ok && o.took, received) {
-		w.queue = append(w.queue, &op{kind: "release", accepted: o.accepted, ticket: o.ticket})
+		w.queue = append(w.queue, &op{kind: "release", ticket: o.ticket})
 	}
 }
 
 // drain lets everything end.
 func (w *world) drain() {
+	for len(w.callers) > 0 {
+		w.begin(0)
+	}
 	for len(w.queue) > 0 {
 		w.process(0, false)
 	}
@@ -202,9 +261,9 @@ func (w *world) drain() {
 // wrong says what must not be, now that everything has ended.
 func (w *world) wrong() string {
 	for _, o := range w.received {
-		if o.accepted > w.lastDel {
+		if o.ticket > w.lastDel {
 			if w.lease != o.claim {
-				return fmt.Sprintf("ADD %d received claim %d, no DEL followed, but the lease is %d", o.accepted, o.claim, w.lease)
+				return fmt.Sprintf("ADD %d received claim %d, no DEL followed, but the lease is %d", o.ticket, o.claim, w.lease)
 			}
 			return w.remembered()
 		}
@@ -216,7 +275,7 @@ func (w *world) wrong() string {
 }
 
 func (w *world) remembered() string {
-	if len(w.s.keys) > 0 {
+	if len(w.s.keys) > 0 || len(w.s.deleted) > 0 {
 		return "the sequencer has not forgotten the attachment"
 	}
 	return ""
@@ -226,17 +285,21 @@ func (w *world) remembered() string {
 func explore(seed uint64) *world {
 	w, rnd := newWorld(), rand.New(rand.NewPCG(seed, 7))
 	for range 4 + rnd.IntN(14) {
-		switch rnd.IntN(6) {
+		switch rnd.IntN(8) {
 		case 0, 1:
-			w.acceptAdd()
+			w.accept("ADD")
 		case 2:
-			w.acceptDel()
+			w.accept("DEL")
 		case 3:
-			for _, o := range w.queue {
+			for _, o := range slices.Concat(w.callers, w.queue) {
 				if o.kind == "ADD" && rnd.IntN(2) == 0 {
 					o.gone = true
-					w.note("the caller of ADD %d is gone", o.accepted)
+					w.note("the caller of ADD %d is gone", o.ticket)
 				}
+			}
+		case 4, 5:
+			if n := len(w.callers); n > 0 {
+				w.begin(rnd.IntN(n))
 			}
 		default:
 			if n := len(w.queue); n > 0 {
@@ -262,8 +325,8 @@ func TestAllInterleavings(t *testing.T) {
 // gone by the time the loop asks whether it is still wanted.
 func TestAReleaseWithoutItsProducer(t *testing.T) {
 	g := NewWithT(t)
-	s, k := newSequencer(), attachment("c1")
-	a := s.acceptAdd(k)
+	s, k := newSequence(), attachment("c1")
+	a := s.add(k)
 	g.Expect(s.addDone(k, a, true, false)).To(BeTrue())
 	s.delDone(k)
 	g.Expect(func() { s.mayRelease(k) }).NotTo(Panic())

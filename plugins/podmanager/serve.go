@@ -25,13 +25,16 @@ var errCancelled = errors.New("cancelled by a DEL of the same attachment")
 // same as an agent that is away.
 var ErrAway = errors.New("the agent is starting or stopping")
 
-// Serve answers one CNI request. After an ADD, Delivered must be called with the outcome of
-// the delivery. An error either wraps ErrAway or is a *cni.Error.
+// Serve answers one CNI request, in the order of Accept if ctx is of a connection. After an
+// ADD, Delivered must be called with the outcome of the delivery. An error either wraps
+// ErrAway or is a *cni.Error.
 func (p *PodManager) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	began := p.Now()
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
-	reply, err := p.serve(ctx, req)
+	c, left := p.callerOf(ctx)
+	defer left()
+	reply, err := p.serve(ctx, c, req)
 	if errors.Is(err, controller.ErrClosedController) || errors.Is(err, controller.ErrEventLoopIsAborting) {
 		return cni.Reply{}, fmt.Errorf("%s: %w", req.Command, ErrAway)
 	}
@@ -55,7 +58,10 @@ func (p *PodManager) observe(s Served) {
 	}
 }
 
-func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
+func (p *PodManager) serve(ctx context.Context, c caller, req cni.Request) (cni.Reply, error) {
+	if ctx.Err() != nil {
+		return cni.Reply{}, fmt.Errorf("%s: %w", req.Command, context.Cause(ctx))
+	}
 	key := ledger.Key{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}
 	attachment := req.Command != "GC" && req.Command != "STATUS"
 	if req.Network == "" || attachment && (key.ContainerID == "" || key.IfName == "") {
@@ -67,9 +73,9 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 		if err := req.CheckNames(); err != nil {
 			return cni.Reply{}, err
 		}
-		return p.add(ctx, key, req)
+		return p.add(ctx, c, key, req)
 	case "DEL":
-		return cni.Reply{}, p.del(ctx, key)
+		return cni.Reply{}, p.del(ctx, c, key, req.Began)
 	case "CHECK":
 		return cni.Reply{}, p.check(ctx, key, req)
 	case "GC":
@@ -85,13 +91,13 @@ func (p *PodManager) serve(ctx context.Context, req cni.Request) (cni.Reply, err
 // waits for an answer for a minute.
 const firstResync = 15 * time.Second
 
-func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (cni.Reply, error) {
+func (p *PodManager) add(ctx context.Context, c caller, key ledger.Key, req cni.Request) (cni.Reply, error) {
 	if req.Main {
 		if err := p.makesWires(); err != nil {
 			return cni.Reply{}, err
 		}
 	}
-	if err := p.applyIntent(ctx, intentOf(key)); err != nil {
+	if err := p.applyIntent(ctx, intentOf(key), c.ticket); err != nil {
 		return cni.Reply{}, err
 	}
 	wanted, err := parseWanted(req.Wanted)
@@ -109,18 +115,22 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 		UID:     req.Pod.UID,
 		Key:     key,
 		Netns:   req.Netns,
+		NetNSID: p.identify(req.Netns),
 		Wired:   req.Main,
 		MAC:     req.MAC,
 		Pool:    cmp.Or(req.Pool, cni.DefaultPool),
 		Wanted:  wanted,
 		Expires: expires,
+		Ticket:  c.ticket,
 		span:    recorded(ctx),
+		gone:    c.gone,
 		done:    make(chan error, 1),
 		ended:   p.addEnded,
 	}
-	ev.ticket = p.seq.acceptAdd(key)
-	if err := p.EventLoop.PushEventWait(ctx, ev); err != nil {
-		if p.seq.addDone(key, ev.ticket, false, false) {
+	p.seq.beginAdd(key)
+	p.seq.leave(c.ticket) // its request is here
+	if err := p.pushAdd(ctx, ev); err != nil {
+		if p.seq.addDone(key, ev.Ticket, false, false) {
 			p.orphans.put(ev) // the lease of an earlier ADD
 		}
 		return cni.Reply{}, err
@@ -148,7 +158,7 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 		p.Reclaims.Claimed(key)
 	}
 	reply := replyTo(ev, req.Routes)
-	reply.Claim, reply.Ticket = ev.Generation, ev.ticket
+	reply.Claim, reply.Ticket = ev.Generation, ev.Ticket
 	switch {
 	case req.Main && ev.Wire == nil: // a handler is missing
 		err = cni.Errorf(cni.CodeInternal, "ADD %s: no handler of the event has described the interface", key)
@@ -158,6 +168,13 @@ func (p *PodManager) add(ctx context.Context, key ledger.Key, req cni.Request) (
 		interfaces(&reply, ev.Wire, key, ev.Addresses)
 	}
 	return reply, nil
+}
+
+func (p *PodManager) pushAdd(ctx context.Context, ev *AddPod) error {
+	if ev.left() {
+		return fmt.Errorf("ADD %s: %w", ev.Key, errGone)
+	}
+	return p.EventLoop.PushEventWait(ctx, ev)
 }
 
 // Delivered records whether the reply to an ADD reached its caller; err is that of the
@@ -210,8 +227,11 @@ func replyTo(ev *AddPod, routes *[]cni.Route) cni.Reply {
 	return r
 }
 
-func (p *PodManager) del(ctx context.Context, key ledger.Key) error {
-	if err := p.remove(ctx, key); err != nil {
+func (p *PodManager) del(ctx context.Context, c caller, key ledger.Key, began cni.Began) error {
+	if c.gone() {
+		return fmt.Errorf("DEL %s: %w", key, errGone)
+	}
+	if err := p.remove(ctx, key, min(c.ticket, p.began(began, c.ticket))); err != nil {
 		return err
 	}
 	// An intent of an earlier DEL has nothing left to do.
@@ -222,13 +242,13 @@ func intentOf(key ledger.Key) cni.Intent {
 	return cni.Intent{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName}
 }
 
-// remove ends every attachment of key that was accepted before.
-func (p *PodManager) remove(ctx context.Context, key ledger.Key) error {
-	ticket := p.seq.acceptDel(key)
+// remove ends every attachment of key whose ADD was accepted before this ticket.
+func (p *PodManager) remove(ctx context.Context, key ledger.Key, ticket time.Duration) error {
+	p.seq.beginDel(key, ticket)
 	return p.push(ctx, &DeletePod{
 		Key:    key,
 		Reason: "CNI DEL",
-		wanted: func() bool { return !p.seq.overtaken(key, ticket) },
+		wanted: func() bool { return !p.Ledger.AnsweredAfter(key, ticket) },
 		ended:  func() { p.seq.delDone(key) },
 	})
 }
@@ -382,15 +402,7 @@ func (p *PodManager) toCNI(req cni.Request, err error) *cni.Error {
 	if cerr, ok := errors.AsType[*cni.Error](err); ok {
 		return cerr
 	}
-	code := uint(cni.CodeTryAgain)
-	switch {
-	case errors.Is(err, ledger.ErrExhausted):
-		code = cni.CodeFull
-	case errors.Is(err, ledger.ErrTaken), errors.Is(err, ledger.ErrOutside), errors.Is(err, ledger.ErrKeyHeld):
-		code = cni.CodeRefused
-	case errors.Is(err, ledger.ErrNoPool):
-		code = cni.CodeInvalidConfig
-	}
+	code := codeOf(err)
 	msg, _, _ := strings.Cut(err.Error(), "\n")
 	if req.Command == "ADD" && p.Explain != nil {
 		msg = cmp.Or(p.Explain(req, err), msg)

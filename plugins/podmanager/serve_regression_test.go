@@ -24,27 +24,27 @@ import (
 func TestAnAbandonedAddAndAFailedRepetition(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		do   func(g Gomega, a *agent)
+		do   func(g Gomega, a *agent, abandoned *call)
 	}{
-		{"because it wants another address", func(g Gomega, a *agent) {
+		{"because it wants another address", func(g Gomega, a *agent, abandoned *call) {
 			r := request("ADD", "c1")
 			r.Wanted = []string{"10.1.5.77"}
 			again := a.begin(r)
+			a.leaveInLoop(abandoned)
 			a.drain()
 			g.Expect(again.err).To(HaveOccurred())
 		}},
-		{"because the queue has no room", func(g Gomega, a *agent) {
+		{"because the queue has no room", func(g Gomega, a *agent, abandoned *call) {
 			a.loop.full = true
 			again := a.begin(request("ADD", "c1"))
-			a.steps(1)          // the abandoned one, while the other still waits for room
-			a.loop.full = false // for all but the one that waits already
+			a.leaveInLoop(abandoned) // while the other still waits for room
+			a.loop.full = false      // for all but the one that waits already
 			again.leave()
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			slowly(t, func(g Gomega, a *agent) {
-				a.begin(request("ADD", "c1")).leave()
-				c.do(g, a)
+				c.do(g, a, a.begin(request("ADD", "c1")))
 				a.drain()
 				g.Expect(a.held()).To(BeEmpty())
 			})
@@ -174,8 +174,7 @@ func TestTheLoopComesToAReleaseWhenTheAgentStops(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(ctx) }()
-		a.begin(request("ADD", "c1")).leave()
-		a.steps(1)
+		a.abandon("c1")
 		cancel()
 		<-ended
 		release := a.loop.queue[0].(*podmanager.DeletePod)

@@ -132,7 +132,7 @@ func TestAddInAFullPool(t *testing.T) {
 	}
 	_, err := a.serve(request("ADD", "c4"))
 	g.Expect(code(g, err)).To(BeNumerically("==", cni.CodeFull))
-	g.Expect(err).To(MatchError(And(ContainSubstring("of 8 addresses 6 are held"), ContainSubstring("2 reserved"))))
+	g.Expect(err).To(MatchError(And(ContainSubstring("of 8 addresses 4 are held, 2 infra"), ContainSubstring("2 reserved"))))
 	a.del("c1")
 	g.Expect(a.add("c4")).To(HavePrefix("10.1."))
 }

@@ -59,7 +59,7 @@ func describe(ctx context.Context, req cni.Request, reply cni.Reply, cerr *cni.E
 	}
 	span.SetAttributes(
 		attribute.String("cadastre.outcome", outcomeRefused),
-		attribute.String("cadastre.reason", string(reasonOf(cerr.Code))),
+		attribute.String("cadastre.reason", string(ReasonOf(cerr.Code))),
 		attribute.Int("cadastre.code", int(cerr.Code)),
 	)
 	span.SetStatus(codes.Error, cerr.Msg)

@@ -23,6 +23,15 @@ func (p *PodManager) makesWires() error {
 			"or use another main plugin with ipam {\"type\": %q}", cni.PluginType, cni.PluginType)
 }
 
+// identify returns the identity of the network namespace of a request. Later its path may
+// name another one.
+func (p *PodManager) identify(netns string) kv.NetNSID {
+	if p.Identify == nil || netns == "" {
+		return kv.NetNSID{}
+	}
+	return p.Identify(netns)
+}
+
 // fits returns an error if an attachment has leases of an ADD that differs in what a
 // repetition cannot change: who makes its interface, in which namespace, with which MAC.
 func (p *PodManager) fits(ev *AddPod) error {
@@ -38,7 +47,7 @@ func (p *PodManager) fits(ev *AddPod) error {
 	case !have.Wired && ev.Wired:
 		return cni.Errorf(cni.CodeDiffers, "ADD: %s has the addresses %v since an ADD of another main plugin, "+
 			"whose interface the agent leaves alone: %s", ev.Key, addrs(leases), hint)
-	case ev.Wired && have.NetNS != ev.Netns:
+	case ev.Wired && have.NetNS != ev.Netns && !ev.NetNSID.IsNot(have.NetNSID):
 		return cni.Errorf(cni.CodeDiffers, "ADD: the interface of %s is in network namespace %s, not in %s: %s",
 			ev.Key, have.NetNS, ev.Netns, hint)
 	case ev.Wired && ev.MAC != "" && have.MAC != ev.MAC:

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -85,100 +84,6 @@ func addrs(leases []ledger.Lease) (all []netip.Addr) {
 // attributes returns the attributes of a log line about an attachment.
 func attributes(a *Assessment, more ...any) []any {
 	return append(ledger.DecisionOn(a.Leases, a.Reason).Attributes(), more...)
-}
-
-// actOnUnleased quarantines addresses that are in use without a lease, and ends the
-// quarantine of those that are in use no more.
-func (p *Plugin) actOnUnleased(ctx context.Context, o Observation) error {
-	if o.World.Kernel == nil || p.Starting() != "" {
-		p.unleased.forget()
-		return nil
-	}
-	unknown, unseen := p.compare(o.World.Kernel)
-	begin, end := p.unleased.observe(o, unknown, unseen)
-	var errs []error
-	for _, c := range begin {
-		fresh, err := p.Ledger.Quarantine(ctx, c.pool, c.addr, unleasedKey(c.addr), c.reason)
-		errs = append(errs, err)
-		if fresh {
-			p.countQuarantine()
-			p.Log.Warn("an address is in use without a lease: it is quarantined",
-				"address", c.addr, "pool", c.pool, "reason", c.reason)
-		}
-	}
-	for _, c := range end {
-		freed, err := p.Ledger.Release(ctx, ledger.Selector{
-			Key:    unleasedKey(c.addr),
-			Reason: c.reason,
-		})
-		errs = append(errs, err)
-		if len(freed) > 0 {
-			p.Log.Info("a quarantined address is in use no more: its quarantine ends",
-				"address", c.addr, "pool", c.pool, "reason", c.reason)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// compare returns the addresses of active blocks that the kernel shows and the ledger has
-// no lease for or lets cool, and the ones that this plugin has quarantined and the kernel does not show.
-func (p *Plugin) compare(k *witness.KernelView) (unknown, unseen map[place]string) {
-	unknown, unseen = map[place]string{}, map[place]string{}
-	blocks := slices.DeleteFunc(p.Ledger.Stats(), func(b ledger.BlockStat) bool { return b.State != ledger.Active })
-	shown := map[netip.Addr]bool{}
-	for x := range addresses(k) {
-		shown[x.addr] = true
-		for _, b := range blocks {
-			if !b.Block.Contains(x.addr) {
-				continue
-			}
-			if l, leased := p.Ledger.Lookup(b.Pool, x.addr); !leased || l.State == ledger.Cooling {
-				unknown[place{b.Pool, x.addr}] = shows(
-					"link %s of network namespace %s has %s",
-					x.link.Name,
-					x.ns.Label(),
-					x.addr,
-				)
-			}
-		}
-	}
-	if k.Hidden != "" {
-		return unknown, unseen
-	}
-	for l := range p.Ledger.AllInSteps(leasesAtOnce) {
-		if l.State == ledger.Quarantined && l.Key == unleasedKey(l.Addr) && !shown[l.Addr] {
-			unseen[place{l.Pool, l.Addr}] = shows("none of %d network namespaces has %s", len(k.Namespaces), l.Addr)
-		}
-	}
-	return unknown, unseen
-}
-
-// located is an address on a link.
-type located struct {
-	addr netip.Addr
-	link *witness.Link
-	ns   *witness.Namespace
-}
-
-// addresses yields each address that the kernel shows.
-func addresses(k *witness.KernelView) iter.Seq[located] {
-	return func(yield func(located) bool) {
-		for i := range k.Namespaces {
-			ns := &k.Namespaces[i]
-			for j := range ns.Links {
-				for _, prefix := range ns.Links[j].Addrs {
-					if !yield(located{prefix.Addr(), &ns.Links[j], ns}) {
-						return
-					}
-				}
-			}
-		}
-	}
-}
-
-// shows returns a statement of the kernel.
-func shows(format string, args ...any) string {
-	return witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf(format, args...)}.String()
 }
 
 // keep remembers the assessments of a round of all attachments that are not in use.

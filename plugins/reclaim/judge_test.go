@@ -66,7 +66,7 @@ func (s *scene) observation() reclaim.Observation {
 				shown = s.shown
 			}
 			link := witness.Link{Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(shown, 24)}}
-			w.Kernel.Namespaces = append(w.Kernel.Namespaces, witness.Namespace{Paths: []string{"/run/netns/x"}, Links: []witness.Link{link}})
+			w.Kernel.Namespaces = append(w.Kernel.Namespaces, witness.Namespace{Counts: true, Paths: []string{"/run/netns/x"}, Links: []witness.Link{link}})
 		}
 	}
 	if !s.missing[witness.Runtime] {

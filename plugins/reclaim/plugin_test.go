@@ -34,15 +34,18 @@ type node struct {
 	bootErr error
 
 	places    map[netip.Addr]string // the addresses that a namespace has, with its file
+	alone     bool                  // nothing leads to these namespaces
 	hidden    string
 	sandboxes []witness.Sandbox
 	kernelErr error
-	cri       error
-	during    func() // called while the witnesses are read
-	degraded  string
-	starting  string
-	busy      bool
-	releases  int
+
+	resultsErr error
+	cri        error
+	during     func() // called while the witnesses are read
+	degraded   string
+	starting   string
+	busy       bool
+	releases   int
 }
 
 type kernelOf struct{ n *node }
@@ -53,8 +56,8 @@ func (k kernelOf) Read(context.Context, []string) (*witness.KernelView, error) {
 	}
 	v := &witness.KernelView{Taken: k.n.wall, Hidden: k.n.hidden, Namespaces: []witness.Namespace{{Host: true}}}
 	for a, path := range k.n.places {
-		link := witness.Link{Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(a, 24)}}
-		v.Namespaces = append(v.Namespaces, witness.Namespace{Paths: []string{path}, Links: []witness.Link{link}})
+		link := witness.Link{Name: "eth0", MAC: "02:00:00:00:00:05", Addrs: []netip.Prefix{netip.PrefixFrom(a, 24)}}
+		v.Namespaces = append(v.Namespaces, witness.Namespace{Counts: !k.n.alone, Paths: []string{path}, Links: []witness.Link{link}})
 	}
 	return v, k.n.kernelErr
 }
@@ -100,13 +103,15 @@ func (n *node) start() {
 		PluginDeps: controller.PluginDeps{Log: slog.New(slog.DiscardHandler)},
 		Config:     reclaim.Config{Enabled: true, Interval: 20 * time.Second, Grace: time.Minute, Undo: 10 * time.Minute},
 		Ledger:     n.ledger,
-		Readers:    reclaim.Readers{Kernel: kernelOf{n}, Runtime: runtimeOf{n}},
-		Doors:      map[ledger.Purpose]reclaim.Door{ledger.ForPod: n},
-		Now:        func() time.Time { return n.wall },
-		Uptime:     func() time.Duration { return n.uptime },
-		BootID:     func() (string, error) { return n.boot, n.bootErr },
-		Degraded:   func() string { return n.degraded },
-		Starting:   func() string { return n.starting },
+		Readers: reclaim.Readers{
+			Kernel: kernelOf{n}, Runtime: runtimeOf{n}, Results: func() ([]witness.Attachment, error) { return nil, n.resultsErr },
+		},
+		Doors:    map[ledger.Purpose]reclaim.Door{ledger.ForPod: n},
+		Now:      func() time.Time { return n.wall },
+		Uptime:   func() time.Duration { return n.uptime },
+		BootID:   func() (string, error) { return n.boot, n.bootErr },
+		Degraded: func() string { return n.degraded },
+		Starting: func() string { return n.starting },
 	})
 }
 
@@ -304,6 +309,73 @@ func TestAnAddressWithoutALeaseIsQuarantined(t *testing.T) {
 	n.rounds(20 * time.Second)
 	g.Expect(n.ledger.ByKey(l.Key)).To(BeEmpty())
 	g.Expect(n.ledger.Check(t.Context())).To(BeEmpty())
+}
+
+// All quarantines of a round begin in one commit, and end in one. There is no bound: each
+// of these addresses answers.
+func TestQuarantinesOfARoundShareACommit(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	for a := netip.MustParseAddr("10.1.5.1"); a.String() != "10.1.5.255"; a = a.Next() {
+		n.places[a] = "/run/netns/" + a.String()
+	}
+	n.rounds(20 * time.Second)
+	commits := n.memory.Commits()
+	n.rounds(20 * time.Second)
+	g.Expect(n.Counts().Quarantined).To(BeEquivalentTo(254))
+	g.Expect(n.memory.Commits()).To(Equal(commits + 1))
+	_, _, err := n.ledger.Claim(t.Context(), ledger.Request{Pool: "default", Key: key("c1")})
+	g.Expect(err).To(MatchError(ledger.ErrExhausted))
+	n.rounds(5 * time.Minute)
+	g.Expect(n.memory.Commits()).To(Equal(commits + 1))
+
+	clear(n.places)
+	n.rounds(40 * time.Second)
+	g.Expect(n.memory.Commits()).To(Equal(commits + 2))
+	g.Expect(n.ledger.Leases()).To(HaveEach(HaveField("State", ledger.Cooling)))
+	g.Expect(n.ledger.Check(t.Context())).To(BeEmpty())
+}
+
+// An address of a namespace that nothing leads to is not quarantined. A quarantine that an
+// earlier version has begun for it ends.
+func TestAnAddressThatDoesNotAnswer(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	n.places[netip.MustParseAddr("10.1.5.77")], n.places[netip.MustParseAddr("10.1.5.78")] = "/proc/7/ns/net", "/proc/7/ns/net"
+	earlier := ledger.Key{Network: ledger.WitnessNetwork, ContainerID: "kernel", IfName: "10.1.5.77"}
+	_, err := n.ledger.Quarantine(t.Context(), "default", netip.MustParseAddr("10.1.5.77"), earlier, "kernel: link lo has it")
+	g.Expect(err).NotTo(HaveOccurred())
+	n.alone = true
+	n.start()
+	n.rounds(20 * time.Second)
+	g.Expect(n.ledger.ByKey(earlier)).To(HaveLen(1), "one observation is not enough")
+	n.rounds(20 * time.Second)
+	g.Expect(n.ledger.ByKey(earlier)).To(BeEmpty())
+	n.rounds(5 * time.Minute)
+	g.Expect(n.Counts().Quarantined).To(BeZero())
+}
+
+// While a witness is away that may name the namespace, its quarantine does not end.
+func TestAQuarantineNeedsAllWitnessesToEnd(t *testing.T) {
+	n := newNode(t)
+	g := n.g
+	a := netip.MustParseAddr("10.1.5.77")
+	n.places[a] = "/run/netns/x"
+	n.rounds(time.Minute)
+	state := func() ledger.State {
+		l, _ := n.ledger.Lookup("default", a)
+		return l.State
+	}
+	g.Expect(state()).To(Equal(ledger.Quarantined))
+	n.alone, n.cri = true, errors.New("connection refused")
+	n.rounds(5 * time.Minute)
+	g.Expect(state()).To(Equal(ledger.Quarantined))
+	n.cri, n.resultsErr = nil, errors.New("permission denied")
+	n.rounds(5 * time.Minute)
+	g.Expect(state()).To(Equal(ledger.Quarantined))
+	n.resultsErr = nil
+	n.rounds(time.Minute)
+	g.Expect(state()).To(Equal(ledger.Cooling))
 }
 
 // Addresses that are not allocated anyway, and those with a lease, are left alone.

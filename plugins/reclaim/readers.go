@@ -24,6 +24,9 @@ type Readers struct {
 	Runtime RuntimeReader
 	Engine  EngineReader
 	Cluster ClusterReader
+	// Results reads the CNI results that libcni keeps; nil: none are read. They name
+	// namespaces that count.
+	Results func() ([]witness.Attachment, error)
 }
 
 // KernelReader reads the network namespaces. paths are further files of namespaces.
@@ -103,9 +106,13 @@ func (p *Plugin) read(ctx context.Context, leases []ledger.Lease) *witness.World
 		if p.Readers.Kernel == nil {
 			return errNoReader
 		}
-		view, err := p.Readers.Kernel.Read(ctx, paths(leases))
+		unknown := p.readResults(w)
+		view, err := p.Readers.Kernel.Read(ctx, paths(leases, w))
 		if err != nil {
 			return err
+		}
+		if unknown != nil && view.Hidden == "" {
+			view.Hidden = unknown.Error()
 		}
 		w.Kernel = view
 		r.Read, r.Source, r.Limits = w.Kernel.Taken, "netlink", cmp.Or(w.Kernel.Hidden, w.Kernel.Limits)
@@ -166,15 +173,31 @@ func (p *Plugin) logChange(r witness.Report, err error) {
 	}
 }
 
-// paths returns the files of network namespaces that leases carry.
-func paths(leases []ledger.Lease) (all []string) {
+// readResults adds the CNI results. Without them a namespace may count that does not seem to.
+func (p *Plugin) readResults(w *witness.World) (err error) {
+	if p.Readers.Results != nil {
+		w.Attachments, err = p.Readers.Results()
+	}
+	return err
+}
+
+// paths returns the files of network namespaces that leases, the runtime and CNI results name.
+func paths(leases []ledger.Lease, w *witness.World) (all []string) {
 	for i := range leases {
-		if leases[i].NetNS != "" {
-			all = append(all, leases[i].NetNS)
+		all = append(all, leases[i].NetNS)
+	}
+	if w.Runtime != nil {
+		for i := range w.Runtime.Sandboxes {
+			if s := &w.Runtime.Sandboxes[i]; !s.HostNet {
+				all = append(all, s.NetNS)
+			}
 		}
 	}
+	for i := range w.Attachments {
+		all = append(all, w.Attachments[i].NetNS)
+	}
 	slices.Sort(all)
-	return slices.Compact(all)
+	return slices.DeleteFunc(slices.Compact(all), func(path string) bool { return path == "" })
 }
 
 // Interface returns the addresses of an interface in the network namespace of a file.

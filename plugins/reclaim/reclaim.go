@@ -27,8 +27,7 @@ type Ledger interface {
 	Lookup(pool string, a netip.Addr) (ledger.Lease, bool)
 	StartExpiry(context.Context, ledger.Selector, ledger.Expiry) error
 	StopExpiry(ctx context.Context, sel ledger.Selector, token string) error
-	Quarantine(ctx context.Context, pool string, a netip.Addr, key ledger.Key, reason string) (fresh bool, err error)
-	Release(context.Context, ledger.Selector) ([]ledger.Lease, error)
+	ChangeQuarantines(context.Context, []ledger.Unleased, []ledger.Selector) ([]ledger.Unleased, []ledger.Lease, error)
 	History(context.Context, ledger.HistoryQuery) ([]ledger.HistoryEntry, error)
 }
 
@@ -212,6 +211,7 @@ func (p *Plugin) observe(ctx context.Context) Observation {
 	}
 	o.Leases = p.leases()
 	o.World = p.read(ctx, o.Leases)
+	o.World.BootID = o.BootID
 	if unlisted := p.unlistedOf(o.Leases); p.noRuntime {
 		o.World.Unlisted = unlisted
 	}

@@ -25,6 +25,8 @@ import (
 type Witnesses interface {
 	// Round reads all witnesses anew.
 	Round(ctx context.Context) (*witness.World, error)
+	// Observe reads all witnesses anew. In contrast to Round nothing acts on what they show.
+	Observe(ctx context.Context) (*witness.World, error)
 }
 
 // Subnets shows the subnets that this node should have, and the pools of the cluster.
@@ -95,6 +97,20 @@ func (c *Checks) Check(ctx context.Context) (localapi.CheckReport, error) {
 		found = findings.Confirm(first, findings.Compare(book, world))
 	}
 	return reportOf(&book, world, found), nil
+}
+
+// Observe reads all witnesses anew, and then the book. It acts on nothing. A program without
+// witnesses gets a world without a report.
+func (c *Checks) Observe(ctx context.Context) (findings.Book, *witness.World, error) {
+	world := &witness.World{Taken: c.Now()}
+	if c.Witnesses != nil {
+		var err error
+		if world, err = c.Witnesses.Observe(ctx); err != nil {
+			return findings.Book{}, nil, err
+		}
+	}
+	book, err := c.book()
+	return book, world, err
 }
 
 // round reads the witnesses, and the book before and after them.
@@ -266,6 +282,7 @@ func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
 		writeError(w, statusOf(err, http.StatusInternalServerError), err)
 		return
 	}
+	p.keepFindings(report) // what is shown after a check is not older than it
 	_ = writeJSON(w, http.StatusOK, report)
 }
 

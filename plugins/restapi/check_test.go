@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ func (r *rounds) Round(context.Context) (*witness.World, error) {
 	r.n++
 	return f(), nil
 }
+
+func (r *rounds) Observe(ctx context.Context) (*witness.World, error) { return r.Round(ctx) }
 
 // subnets are those of the harness: 10.1.5.0/24 and fd00:1:0:5::/64 of pool default.
 type subnets struct{}
@@ -72,15 +75,15 @@ func world(change ...func(w *witness.World)) func() *witness.World {
 	return func() *witness.World {
 		w := &witness.World{
 			Taken:   time.Now(),
-			Kernel:  &witness.KernelView{Namespaces: []witness.Namespace{{Host: true, Paths: []string{"/proc/1/ns/net"}}}},
+			Kernel:  &witness.KernelView{Namespaces: []witness.Namespace{{Host: true, Counts: true, Paths: []string{"/proc/1/ns/net"}}}},
 			Runtime: &witness.RuntimeView{Name: "containerd", Version: "2.1.4"},
 		}
 		for i, name := range []string{"c1", "c2", "c3"} {
 			a := netip.AddrFrom4([4]byte{10, 1, 5, byte(2 + i)})
 			w.Runtime.Sandboxes = append(w.Runtime.Sandboxes, witness.Sandbox{ID: name, Namespace: "ns", Name: name, Ready: true})
 			w.Kernel.Namespaces = append(w.Kernel.Namespaces, witness.Namespace{
-				ID: witness.NamespaceID{Inode: uint64(i + 2)}, Paths: []string{"/var/run/netns/" + name},
-				Links: []witness.Link{{Index: 2, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(a, 24)}}},
+				ID: witness.NamespaceID{Inode: uint64(i + 2)}, Counts: true, Paths: []string{"/var/run/netns/" + name},
+				Links: []witness.Link{{Index: 2, Name: "eth0", MAC: "02:00:00:00:00:02", Addrs: []netip.Prefix{netip.PrefixFrom(a, 24)}}},
 			})
 		}
 		w.Reports = []witness.Report{
@@ -112,7 +115,7 @@ func gone(name string) func(w *witness.World) {
 func using(a string) func(w *witness.World) {
 	return func(w *witness.World) {
 		ns := &w.Kernel.Namespaces[3]
-		ns.Links = append(ns.Links, witness.Link{Index: 9, Name: "x0", Addrs: []netip.Prefix{netip.MustParsePrefix(a)}})
+		ns.Links = append(ns.Links, witness.Link{Index: 9, Name: "x0", MAC: "02:00:00:00:00:09", Addrs: []netip.Prefix{netip.MustParsePrefix(a)}})
 	}
 }
 
@@ -273,6 +276,40 @@ func TestRepairMakesTheChangeOfAFinding(t *testing.T) {
 			g.Expect(done.Done).To(BeTrue())
 			g.Expect(done.Change).To(HavePrefix(c.change))
 			g.Expect(r.asked).To(Equal([]string{c.asked}))
+		})
+	}
+}
+
+// A repair ends nothing while a witness of this node cannot be read, which may not show a use.
+func TestRepairWithoutAWitness(t *testing.T) {
+	missing := func(w *witness.World) {
+		w.Reports[2] = witness.Report{Name: witness.Engine, State: witness.Missing, Reason: "dial: refused"}
+	}
+	for _, c := range []struct {
+		number string
+		world  func() *witness.World
+		asked  int
+	}{
+		{"C201", world(using("10.1.5.77/24"), gone("c1"), missing), 0},
+		{"C208", world(missing), 0},
+		{"C202", world(using("10.1.5.77/24"), using("10.1.5.99/24"), missing), 1}, // a quarantine ends nothing
+	} {
+		t.Run(c.number, func(t *testing.T) {
+			g := NewWithT(t)
+			a, r, _ := checked(t, c.world)
+			i := slices.IndexFunc(a.check().Findings, func(f localapi.Finding) bool { return f.Number == c.number && f.Repair != "" })
+			f := a.check().Findings[i]
+			reply := a.repair(f, false)
+			g.Expect(r.asked).To(HaveLen(c.asked))
+			if c.asked > 0 {
+				return
+			}
+			g.Expect(reply.Refused).To(And(ContainSubstring("engine: dial: refused"), ContainSubstring("nothing was changed")))
+			body, err := json.Marshal(localapi.RepairRequest{Finding: f, Force: true})
+			g.Expect(err).NotTo(HaveOccurred())
+			code, answer := ask(a.handler, "POST", localapi.PathRepair, string(body))
+			g.Expect(code).To(Equal(http.StatusOK), answer)
+			g.Expect(r.asked).To(HaveLen(1))
 		})
 	}
 }

@@ -37,12 +37,14 @@ func (p *RESTAPI) releaseNode(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, errors.New("name: is empty: give the name of a node"))
 		return
 	}
-	reply, err := p.Cluster.ReleaseNode(r.Context(), req.Name, req.Force)
+	reply, err := p.Cluster.ReleaseNode(r.Context(), req)
 	if err != nil {
 		writeError(w, statusOf(err, http.StatusInternalServerError), err)
 		return
 	}
-	p.Log.Info("node ID released by hand", "node", req.Name, "nodeID", reply.ID, "force", req.Force)
+	if !req.DryRun {
+		p.Log.Info("node ID released by hand", "node", req.Name, "nodeID", reply.ID, "force", req.Force)
+	}
 	_ = writeJSON(w, http.StatusOK, reply)
 }
 

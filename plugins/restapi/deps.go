@@ -18,6 +18,8 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // Deps holds the dependencies of the plugin. Requests call them from several
@@ -66,6 +68,10 @@ type Agent interface {
 
 // Pods serves CNI requests.
 type Pods interface {
+	// Accept notes a connection, in the order in which connections are accepted. gone
+	// reports whether its caller has hung up; left is called when no first CNI request of
+	// the connection can come any more.
+	Accept(ctx context.Context, gone func() bool) (_ context.Context, left func())
 	Serve(ctx context.Context, req cni.Request) (cni.Reply, error)
 	// Delivered is called after Serve has succeeded. err is nil if the caller has got
 	// the reply.
@@ -96,18 +102,17 @@ type Database interface {
 	Backup(w io.Writer) (int64, error)
 }
 
-// Doubt tells whether the database may lack leases, and ends the doubt.
+// Doubt tells whether the database may lack leases. The ledger ends the doubt.
 type Doubt interface {
 	Doubt() *bolt.Doubt
 	Last() bolt.Commit
-	Accept(ctx context.Context) error
 }
 
 // Cluster shows and changes what the nodes of the cluster share. ClusterViews
 // implements it.
 type Cluster interface {
 	Nodes(ctx context.Context) ([]localapi.Node, error)
-	ReleaseNode(ctx context.Context, name string, force bool) (localapi.NodeReleaseReply, error)
+	ReleaseNode(ctx context.Context, req localapi.NodeReleaseRequest) (localapi.NodeReleaseReply, error)
 	Pools(ctx context.Context) ([]localapi.Pool, error)
 	// Apply changes nothing if dryRun is set, if the result says Refused, or if there
 	// is an error.
@@ -129,4 +134,6 @@ type Docker interface {
 type Checker interface {
 	Check(ctx context.Context) (localapi.CheckReport, error)
 	Repair(ctx context.Context, req localapi.RepairRequest) (localapi.RepairReply, error)
+	// Observe reads all witnesses anew and acts on nothing.
+	Observe(ctx context.Context) (findings.Book, *witness.World, error)
 }

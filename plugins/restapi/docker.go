@@ -4,13 +4,17 @@
 package restapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // withDocker returns h, or an answer that tells how to enable Docker.
@@ -90,7 +94,22 @@ func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {
 		)
 		return
 	}
-	leases, err := p.Docker.EndPool(r.Context(), req.ID, req.Force)
+	reply := localapi.DockerPoolReleased{ID: req.ID, Leases: []localapi.Lease{}, InUse: nothingInUse()}
+	leases, err := p.poolInUse(r.Context(), req.ID, &reply.InUse)
+	switch refused := refuseInUse(&reply.InUse, "the pool was not released"); {
+	case err != nil:
+	case req.DryRun:
+		for _, l := range leases {
+			reply.Leases = append(reply.Leases, leaseOf(l))
+		}
+		_ = writeJSON(w, http.StatusOK, reply)
+		return
+	case refused && !req.Force:
+		writeRefused(w, reply)
+		return
+	default:
+		leases, err = p.Docker.EndPool(r.Context(), req.ID, req.Force)
+	}
 	switch {
 	case errors.Is(err, ipamapi.ErrPoolNotFound):
 		writeError(w, http.StatusNotFound, err)
@@ -99,15 +118,36 @@ func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusConflict, err)
 		return
 	case err != nil:
-		writeError(w, http.StatusServiceUnavailable, err)
+		writeError(w, statusOf(err, http.StatusServiceUnavailable), err)
 		return
 	}
-	reply := localapi.DockerPoolReleased{ID: req.ID, Leases: []localapi.Lease{}}
 	for _, l := range leases {
 		reply.Leases = append(reply.Leases, leaseOf(l))
 	}
+	reply.Refused = ""
 	p.Log.Info("Docker pool released by hand", "pool", req.ID, "leases", len(leases), "force", req.Force)
 	_ = writeJSON(w, http.StatusOK, reply)
+}
+
+// poolInUse returns the leases of a pool, and sets what a fresh round of the witnesses shows of
+// them, and of the pool's network.
+func (p *RESTAPI) poolInUse(ctx context.Context, id string, in *localapi.InUse) ([]ledger.Lease, error) {
+	pools, err := p.Docker.Pools()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(pools, func(x ipamapi.Pool) bool { return x.ID == id })
+	if i < 0 {
+		return nil, fmt.Errorf("pool %q: %w", id, ipamapi.ErrPoolNotFound)
+	}
+	leases := slices.DeleteFunc(p.Ledger.Leases(), func(l ledger.Lease) bool {
+		holder, docker := ipamapi.HolderOf(l)
+		return !docker || holder.PoolID != id || l.State == ledger.Cooling
+	})
+	*in, err = p.inUse(ctx, func(book findings.Book, world *witness.World) []findings.Use {
+		return findings.UsesOfPool(book, world, pools[i].Prefix, leases)
+	})
+	return leases, err
 }
 
 // refuseDocker returns why a lease of Docker is not released by its address: the

@@ -16,6 +16,7 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/explain"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -41,7 +42,57 @@ func (p *RESTAPI) explain(w http.ResponseWriter, r *http.Request) {
 		writeError(w, status, err)
 		return
 	}
+	p.conclude(r.Context(), t, findingsAbout(subject, args.Get(subject), n))
 	_ = writeJSON(w, http.StatusOK, t)
+}
+
+// conclude adds the findings about a subject to its explanation.
+func (p *RESTAPI) conclude(ctx context.Context, t *explain.Tree, about func(*localapi.Finding) bool) {
+	ctx, cancel := context.WithTimeout(ctx, compareLimit)
+	defer cancel()
+	last := p.recentFindings(ctx)
+	if last.Report == nil {
+		t.Uncompared(last.Error)
+		return
+	}
+	var found []explain.Finding
+	for i := range last.Report.Findings {
+		if f := &last.Report.Findings[i]; f.Name != localapi.FindingWitnessMissing && about(f) {
+			found = append(found, explain.Finding{Number: f.Number, Text: f.Text, Fix: f.Fix})
+		}
+	}
+	t.Conclude(found)
+}
+
+// findingsAbout returns what selects the findings about a subject: its own, and those of the
+// addresses that it has.
+func findingsAbout(subject, name string, n *explain.Node) func(*localapi.Finding) bool {
+	of := func(mine func(*ledger.Lease) bool) map[netip.Addr]bool {
+		addrs := map[netip.Addr]bool{}
+		for i := range n.Leases {
+			if mine(&n.Leases[i]) {
+				addrs[n.Leases[i].Addr] = true
+			}
+		}
+		return addrs
+	}
+	switch subject {
+	case "pod":
+		addrs := of(func(l *ledger.Lease) bool { return l.Pod.String() == name && l.InUse() })
+		return func(f *localapi.Finding) bool { return f.Subject.Pod == name || addrs[f.Subject.Addr] }
+	case "container":
+		mine := func(id string) bool { return explain.NamesContainer(name, id) }
+		addrs := of(func(l *ledger.Lease) bool { return mine(l.Key.ContainerID) && l.InUse() })
+		return func(f *localapi.Finding) bool { return mine(f.Subject.ContainerID) || addrs[f.Subject.Addr] }
+	case "address":
+		a, _ := netip.ParseAddr(name) // the tree has refused another one
+		return func(f *localapi.Finding) bool {
+			return f.Subject.Addr == a.Unmap() || f.Subject.Prefix.IsValid() && f.Subject.Prefix.Contains(a.Unmap())
+		}
+	case "pool":
+		return func(f *localapi.Finding) bool { return f.Subject.Pool == name }
+	}
+	return func(*localapi.Finding) bool { return true }
 }
 
 // subjectOf returns the name of the one argument that names a subject.
@@ -98,6 +149,9 @@ func (p *RESTAPI) tree(ctx context.Context, n *explain.Node, subject string, arg
 				return nil, badArgument("at %q is not a time: write it as %s", s, time.RFC3339)
 			}
 		}
+		if !n.Has(a.Unmap()) {
+			n.Peers = p.peers(ctx)
+		}
 		past, err := p.past(
 			ctx,
 			ledger.HistoryQuery{Addr: a.Unmap()},
@@ -119,6 +173,51 @@ func (p *RESTAPI) tree(ctx context.Context, n *explain.Node, subject string, arg
 		}
 	}
 	return explain.ThisNode(n), nil
+}
+
+// storeLimit is the longest time that an explanation waits for the cluster store.
+const storeLimit = 2 * time.Second
+
+// peers returns the other nodes of the cluster, none if the cluster store does not answer soon.
+func (p *RESTAPI) peers(ctx context.Context) (all []explain.Peer) {
+	if p.Cluster == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+	defer cancel()
+	nodes, err := p.Cluster.Nodes(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, x := range nodes {
+		if x.Self || x.Released {
+			continue
+		}
+		peer := explain.Peer{Name: x.Name, ID: x.ID}
+		if x.LastSeen != nil {
+			peer.Seen = *x.LastSeen
+		}
+		for _, text := range x.Addresses {
+			if a, err := netip.ParsePrefix(text); err == nil {
+				peer.Addr = a.Addr()
+				break
+			}
+		}
+		for _, text := range x.PodCIDRs {
+			if block, err := netip.ParsePrefix(text); err == nil {
+				peer.Blocks = append(peer.Blocks, block)
+			}
+		}
+		for _, use := range x.Pools {
+			for _, b := range use.Blocks {
+				if block, err := netip.ParsePrefix(b.Block); err == nil {
+					peer.Blocks = append(peer.Blocks, block)
+				}
+			}
+		}
+		all = append(all, peer)
+	}
+	return all
 }
 
 // pastLimit limits the entries of a subject's history.
@@ -162,9 +261,14 @@ func (p *RESTAPI) node(zone string) (*explain.Node, error) {
 		Blocks:     p.Ledger.Stats(),
 		Leases:     p.Ledger.Leases(),
 		Exclusions: p.Ledger.Exclusions(),
+		Kubernetes: s.KVDB == string(contivconf.KVDBKubernetes),
+		StateDir:   s.StateDir,
 	}
 	if s.Interfaces != nil {
 		n.Shortage = s.Interfaces.Shortage
+	}
+	if s.HostPorts != nil && len(s.HostPorts.Versions) == 0 {
+		n.NoHostPorts = s.HostPorts.Reason
 	}
 	if s.ConfigProblem != "" {
 		n.Problems = append(n.Problems, s.ConfigProblem)

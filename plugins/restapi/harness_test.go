@@ -57,11 +57,14 @@ type agent struct {
 func ctx() context.Context { return context.Background() }
 
 // newAgent has a pool of both families with some leases in it.
-func newAgent(t testing.TB) *agent {
+func newAgent(t testing.TB) *agent { return newAgentOn(t, journal.NewMemory()) }
+
+// newAgentOn is newAgent with a journal.
+func newAgentOn(t testing.TB, j ledger.Journal) *agent {
 	a := &agent{g: NewGomega(func(message string, _ ...int) { t.Helper(); t.Fatal(message) }), more: make(chan struct{})}
 	a.status = localapi.Status{Version: "test", NodeName: "node-a", NodeID: 5, Live: true, Ready: true}
 	var err error
-	a.book, err = ledger.Open(ctx(), journal.NewMemory(), ledger.Options{})
+	a.book, err = ledger.Open(ctx(), j, ledger.Options{})
 	a.g.Expect(err).NotTo(HaveOccurred())
 	a.metrics = restapi.NewMetrics(a.book.Stats, func() controller.Status { return controller.Status{Queued: 3, FollowUps: 1, Processed: 17} })
 	a.deps = restapi.Deps{
@@ -152,6 +155,9 @@ type pods struct {
 	remove    func(context.Context, ledger.Lease) error
 }
 
+func (p *pods) Accept(ctx context.Context, _ func() bool) (context.Context, func()) {
+	return ctx, func() {}
+}
 func (p *pods) Serve(ctx context.Context, r cni.Request) (cni.Reply, error) { return p.serve(ctx, r) }
 func (p *pods) Delete(ctx context.Context, l ledger.Lease) error            { return p.remove(ctx, l) }
 func (p *pods) Delivered(_ cni.Request, _ cni.Reply, err error) {
@@ -188,8 +194,8 @@ type cluster struct {
 func (c cluster) Nodes(ctx context.Context) ([]localapi.Node, error) { return c.nodes(ctx) }
 func (c cluster) Pools(ctx context.Context) ([]localapi.Pool, error) { return c.pools(ctx) }
 func (c cluster) IPAM() (localapi.ContivIPAM, error)                 { return c.ipam() }
-func (c cluster) ReleaseNode(ctx context.Context, name string, force bool) (localapi.NodeReleaseReply, error) {
-	return c.releaseNode(ctx, name, force)
+func (c cluster) ReleaseNode(ctx context.Context, req localapi.NodeReleaseRequest) (localapi.NodeReleaseReply, error) {
+	return c.releaseNode(ctx, req.Name, req.Force)
 }
 func (c cluster) Apply(ctx context.Context, file []byte, dryRun bool) (localapi.ApplyResult, error) {
 	return c.apply(ctx, file, dryRun)

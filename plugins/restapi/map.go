@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/cadastre/cadastre/addrmap"
@@ -176,40 +175,7 @@ func (p *RESTAPI) mapChanges(w http.ResponseWriter, r *http.Request) {
 	_ = writeJSON(w, http.StatusOK, out)
 }
 
-// findingsAge is the age up to which a comparison is shown again. A comparison reads all
-// witnesses twice, so the callers of a network share it.
-const findingsAge = 30 * time.Second
-
-// lastFindings holds the last comparison that the page was shown.
-type lastFindings struct {
-	mu   sync.Mutex // held during a comparison: there is one at a time
-	at   time.Time
-	last localapi.MapFindings
-}
-
 // mapFindings answers with a comparison that is not older than half a minute.
 func (p *RESTAPI) mapFindings(w http.ResponseWriter, r *http.Request) {
-	f := &p.findings
-	f.mu.Lock()
-	if now := p.now(); f.at.IsZero() || now.Sub(f.at) > findingsAge {
-		f.last, f.at = p.compare(r.Context()), now
-	}
-	last := f.last
-	f.mu.Unlock()
-	_ = writeJSON(w, http.StatusOK, last)
-}
-
-func (p *RESTAPI) compare(ctx context.Context) (out localapi.MapFindings) {
-	report, err := p.checks().Check(ctx)
-	if err != nil {
-		out.Error = err.Error()
-	} else {
-		out.Report = &report
-	}
-	if p.Cluster != nil {
-		if c, err := p.Cluster.ClusterCheck(ctx); err == nil {
-			out.Cluster = &c
-		}
-	}
-	return out
+	_ = writeJSON(w, http.StatusOK, p.recentFindings(r.Context()))
 }

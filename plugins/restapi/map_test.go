@@ -12,10 +12,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/explain"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -128,6 +130,81 @@ func TestCallersShareAComparison(t *testing.T) {
 	clock = clock.Add(31 * time.Second)
 	ask(h, http.MethodGet, "/v1/map/findings", "")
 	g.Expect(n.Load()).To(BeEquivalentTo(2))
+}
+
+// slow is a comparison that takes fifteen seconds.
+type slow struct {
+	restapi.Checker
+	n *atomic.Int64
+}
+
+func (c slow) Check(ctx context.Context) (localapi.CheckReport, error) {
+	n := c.n.Add(1)
+	select {
+	case <-time.After(15 * time.Second):
+		return localapi.CheckReport{Leases: int(n)}, nil
+	case <-ctx.Done():
+		return localapi.CheckReport{}, ctx.Err()
+	}
+}
+
+// An explanation answers without a comparison that takes too long. That one goes on for the
+// callers that come later, also if a caller has hung up, and while the next one is under way
+// they are shown the last one.
+func TestAnExplanationGivesUpASlowComparison(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		a := newAgent(t)
+		var n atomic.Int64
+		a.deps.Checker, a.deps.Now = slow{n: &n}, time.Now
+		h := restapi.NewPlugin(a.deps).Handler()
+		begin := time.Now()
+		explained := func() string {
+			tree := read[explain.Tree](g, h, "/v1/explain?pool=default")
+			return tree.Text()
+		}
+		const without = "not compared with the kernel, the runtime and the cluster: "
+		g.Expect(explained()).To(ContainSubstring(without))
+		g.Expect(time.Since(begin)).To(Equal(10 * time.Second))
+		g.Expect(explained()).NotTo(ContainSubstring(without), "the same comparison has ended")
+		g.Expect(time.Since(begin)).To(Equal(15 * time.Second))
+		g.Expect(n.Load()).To(BeEquivalentTo(1))
+
+		time.Sleep(31 * time.Second)
+		g.Expect(read[localapi.MapFindings](g, h, "/v1/map/findings").Report).To(HaveField("Leases", 1), "the last one")
+		g.Expect(time.Since(begin)).To(Equal(49 * time.Second))
+		time.Sleep(13 * time.Second)
+		g.Expect(read[localapi.MapFindings](g, h, "/v1/map/findings").Report).To(HaveField("Leases", 2))
+		g.Expect(n.Load()).To(BeEquivalentTo(2))
+	})
+}
+
+// An explanation does not wait for a cluster store that is away.
+func TestAnAddressOfAnotherNode(t *testing.T) {
+	g := NewWithT(t)
+	a := newAgent(t)
+	asked, away := 0, false
+	a.deps.Cluster = cluster{nodes: func(ctx context.Context) ([]localapi.Node, error) {
+		if asked++; away {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return []localapi.Node{
+			{Name: "node-a", Self: true, PodCIDRs: []string{"10.1.5.0/24"}},
+			{Name: "node-b", ID: 6, Addresses: []string{"10.200.2.6/24"}, PodCIDRs: []string{"10.1.6.0/24"}},
+			{Name: "gone", Released: true, PodCIDRs: []string{"10.1.7.0/24"}},
+		}, nil
+	}}
+	h := restapi.NewPlugin(a.deps).Handler()
+	of := func(address string) explain.Tree { return read[explain.Tree](g, h, "/v1/explain?address="+address) }
+	g.Expect(of("10.1.5.2").Ask).To(BeEmpty())
+	g.Expect(asked).To(Equal(0), "the address is of this node")
+	tree := of("10.1.6.9")
+	g.Expect(tree.Answer).To(Equal("10.1.6.0/24 is node-b's (ID 6, 10.200.2.6, never seen): its agent knows the owner"))
+	g.Expect([]any{tree.Ask, tree.Unknown}).To(Equal([]any{"node-b", false}))
+	g.Expect(of("10.1.7.9").Unknown).To(BeTrue(), "the node has left")
+	away = true
+	g.Expect(of("10.1.6.9")).To(And(HaveField("Unknown", true), HaveField("Answer", ContainSubstring("no block of node"))))
 }
 
 func TestEventsAsServerSentEvents(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/podmanager"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
 // allocationMetrics counts requests for the addresses of a pod.
@@ -21,23 +20,6 @@ type allocationMetrics struct {
 
 // reasonNone is the reason of a request that succeeded.
 const reasonNone = "none"
-
-// allocationReason returns the label for the CNI code of an ADD.
-func allocationReason(code uint) string {
-	switch code {
-	case 0:
-		return reasonNone
-	case cni.CodeFull:
-		return "no_address"
-	case cni.CodeRefused:
-		return "address_refused"
-	case cni.CodeTryAgain:
-		return "not_ready"
-	case cni.CodeInternal, cni.CodeIO:
-		return "internal"
-	}
-	return "invalid_request"
-}
 
 func newAllocationMetrics() *allocationMetrics {
 	m := &allocationMetrics{
@@ -50,10 +32,9 @@ func newAllocationMetrics() *allocationMetrics {
 				"(the wanted address is taken), not_ready (the runtime tries again), invalid_request, internal.",
 		}, []string{"outcome", "reason"}),
 	}
-	for _, code := range []uint{
-		0, cni.CodeFull, cni.CodeRefused, cni.CodeTryAgain, cni.CodeInternal, cni.CodeInvalidConfig,
-	} {
-		m.allocations.WithLabelValues(outcomeIf(code == 0), allocationReason(code))
+	m.allocations.WithLabelValues(outcomeIf(true), reasonNone)
+	for _, reason := range podmanager.Reasons() {
+		m.allocations.WithLabelValues(outcomeIf(false), reason.Label())
 	}
 	return m
 }
@@ -87,7 +68,12 @@ func (m *allocationMetrics) event(r *controller.Record, outcome string) {
 
 // served counts a request of the CNI plugin, if it is for addresses.
 func (m *allocationMetrics) served(s podmanager.Served) {
-	if s.Command == "ADD" {
-		m.allocations.WithLabelValues(outcomeIf(s.Code == 0), allocationReason(s.Code)).Inc()
+	if s.Command != "ADD" {
+		return
 	}
+	reason := reasonNone
+	if s.Code != 0 {
+		reason = podmanager.ReasonOf(s.Code).Label()
+	}
+	m.allocations.WithLabelValues(outcomeIf(s.Code == 0), reason).Inc()
 }

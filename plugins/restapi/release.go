@@ -15,6 +15,8 @@ import (
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
@@ -27,14 +29,26 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, err)
 		return
 	}
-	reply := localapi.ReleaseReply{Leases: []localapi.Lease{}}
-	var failed error
-	freed := map[uint64]error{} // by claim: all addresses of one go together
+	reply := localapi.ReleaseReply{Leases: []localapi.Lease{}, InUse: nothingInUse()}
+	var leases []ledger.Lease
 	for _, l := range p.selected(match) {
 		if why := refuse(l, req); why != "" {
 			reply.Skipped = append(reply.Skipped, l.Addr.String()+": "+why)
 			continue
 		}
+		leases = append(leases, l)
+	}
+	if reply.InUse, err = p.leasesInUse(r.Context(), leases); err != nil {
+		writeError(w, statusOf(err, http.StatusInternalServerError), err)
+		return
+	}
+	if refuseInUse(&reply.InUse, "nothing was released") && !req.DryRun && !req.Force {
+		writeRefused(w, reply)
+		return
+	}
+	var failed error
+	freed := map[uint64]error{} // by claim: all addresses of one go together
+	for _, l := range leases {
 		if !req.DryRun {
 			err, done := freed[l.Generation]
 			if !done || l.Purpose != ledger.ForPod {
@@ -54,7 +68,30 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusInternalServerError, failed)
 		return
 	}
+	if !req.DryRun {
+		reply.Refused = ""
+	}
 	_ = writeJSON(w, http.StatusOK, reply)
+}
+
+// leasesInUse returns the leases that a fresh round of the witnesses shows in use, with what
+// their users lose.
+func (p *RESTAPI) leasesInUse(ctx context.Context, leases []ledger.Lease) (localapi.InUse, error) {
+	if len(leases) == 0 {
+		return nothingInUse(), nil
+	}
+	return p.inUse(ctx, func(book findings.Book, world *witness.World) []findings.Use {
+		uses := findings.UsesOf(book, world, leases)
+		for i := range uses {
+			loss := "another one may get the address"
+			wired := func(l ledger.Lease) bool { return l.Wired && l.Addr == uses[i].Addr && l.InUse() }
+			if slices.ContainsFunc(leases, wired) {
+				loss = "the pod loses its network"
+			}
+			uses[i].Text += ": " + loss
+		}
+		return uses
+	})
 }
 
 // selected are the leases that match, and those that were claimed with one

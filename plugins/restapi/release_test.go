@@ -6,12 +6,16 @@ package restapi_test
 import (
 	"encoding/json"
 	"net/http"
+	"net/netip"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
+	"github.com/cadastre/cadastre/witness"
 )
 
 // release asks for a release that is served, and returns the addresses that
@@ -94,6 +98,77 @@ func TestPodsAreReleasedThroughTheLoop(t *testing.T) {
 	g.Expect(a.deleted).To(Equal([]string{"pods/c1/eth0", "pods/c2/eth0"}))
 	a.release(`{"ip": "10.1.5.77", "quarantined": true}`)
 	g.Expect(a.deleted).To(HaveLen(2), "that one is free")
+}
+
+// A lease of a pod that runs is released by force only: the agent asks the witnesses itself,
+// whatever its caller has seen.
+func TestAReleaseOfWhatIsInUseIsRefused(t *testing.T) {
+	hidden := func(w *witness.World) { w.Kernel.Hidden = "net:[4026532001]" }
+	for _, c := range []struct {
+		name, body string
+		change     []func(*witness.World)
+		code       int
+		saying     string
+	}{
+		{"a living pod", `{"pod": "ns/web-0"}`, nil, http.StatusConflict, "10.1.5.2 is on eth0 of pod ns/web-0 (/var/run/netns/c1): another one may get the address"},
+		{"a living pod, by its address", `{"ip": "10.1.5.2"}`, nil, http.StatusConflict, "10.1.5.2 is on eth0"},
+		{"a living pod, by force", `{"ip": "10.1.5.2", "force": true}`, nil, http.StatusOK, "10.1.5.2 is on eth0"},
+		{"only to look", `{"ip": "10.1.5.2", "dryRun": true}`, nil, http.StatusOK, "nothing was released"},
+		{"one that is gone", `{"containerID": "c1"}`, []func(*witness.World){gone("c1")}, http.StatusOK, ""},
+		{"a sandbox that runs, and the kernel shows nothing", `{"containerID": "c1"}`, []func(*witness.World){noLink("c1")}, http.StatusConflict, "containerd has sandbox c1"},
+		{"a quarantined address in use", `{"ip": "10.1.5.77", "quarantined": true}`, []func(*witness.World){uses("10.1.5.77")}, http.StatusConflict, "10.1.5.77 is on eth9"},
+		{"a quarantined address without a use", `{"ip": "10.1.5.77", "quarantined": true}`, nil, http.StatusOK, ""},
+		{"hidden namespaces", `{"containerID": "c1"}`, []func(*witness.World){gone("c1"), hidden}, http.StatusConflict, "hidden"},
+		{"hidden namespaces, by force", `{"containerID": "c1", "force": true}`, []func(*witness.World){gone("c1"), hidden}, http.StatusOK, "hidden"},
+		{"what is free already", `{"ip": "10.1.5.200"}`, []func(*witness.World){hidden}, http.StatusOK, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAgent(t)
+			names := map[string]string{"c1": "web-0", "c2": "web-0", "c3": "web-1"}
+			named := func(w *witness.World) {
+				for i := range w.Runtime.Sandboxes {
+					s := &w.Runtime.Sandboxes[i]
+					s.Name, s.NetNS = names[s.ID], "/var/run/netns/"+s.ID
+				}
+			}
+			h := a.with(func(d *restapi.Deps) {
+				d.Checker = restapi.NewChecks(restapi.Checks{
+					Ledger: a.book, Subnets: subnets{}, Witnesses: &rounds{worlds: []func() *witness.World{world(append(c.change, named)...)}},
+				})
+			})
+			before := a.held()
+			code, answer := ask(h, "POST", localapi.PathRelease, c.body)
+			g.Expect(code).To(Equal(c.code), answer)
+			g.Expect(answer).To(ContainSubstring(c.saying))
+			if c.saying == "" {
+				g.Expect(answer).To(ContainSubstring(`"inUse":[],"incomplete":[]`))
+			}
+			if c.code == http.StatusConflict {
+				g.Expect(a.held()).To(Equal(before))
+			}
+		})
+	}
+}
+
+// noLink removes the interface of a pod of the harness. Its sandbox stays.
+func noLink(name string) func(w *witness.World) {
+	return func(w *witness.World) {
+		w.Kernel.Namespaces = slices.DeleteFunc(w.Kernel.Namespaces, func(ns witness.Namespace) bool {
+			return slices.Contains(ns.Paths, "/var/run/netns/"+name)
+		})
+	}
+}
+
+// uses shows an address on a link of a namespace that no lease names.
+func uses(addr string) func(w *witness.World) {
+	return func(w *witness.World) {
+		a := netip.MustParseAddr(addr)
+		w.Kernel.Namespaces = append(w.Kernel.Namespaces, witness.Namespace{
+			ID: witness.NamespaceID{Inode: 99}, Counts: true,
+			Links: []witness.Link{{Index: 2, Name: "eth9", MAC: "02:00:00:00:00:09", Addrs: []netip.Prefix{netip.PrefixFrom(a, 24)}}},
+		})
+	}
 }
 
 // What a person has seen and said yes to is what is freed, and nothing that came since.

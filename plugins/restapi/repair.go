@@ -50,6 +50,12 @@ func (c *Checks) Repair(ctx context.Context, req localapi.RepairRequest) (locala
 	f := &found[i]
 	reply := localapi.RepairReply{Finding: findingOf(f)}
 	l := leaseAt(&book, f)
+	if req.All && f.Number == findings.MissingAddress && l != nil {
+		if why := findings.WhyKept(l, world); why != "" {
+			return localapi.RepairReply{Finding: reply.Finding, Refused: why}, nil
+		}
+		f.Repair = findings.RepairRelease
+	}
 	if f.Repair == "" {
 		return reply, nil
 	}
@@ -57,6 +63,12 @@ func (c *Checks) Repair(ctx context.Context, req localapi.RepairRequest) (locala
 		return reply, fmt.Errorf("repair %s: %s has no lease", f.Number, f.Subject.Addr)
 	}
 	reply.Change = describeRepair(f, l)
+	if f.Repair != findings.RepairQuarantine && !req.Force {
+		in := inUseOf(findings.UsesOf(book, world, []ledger.Lease{*l}), world)
+		if refuseInUse(&in, "nothing was changed") {
+			return localapi.RepairReply{Finding: reply.Finding, Refused: in.Refused}, nil
+		}
+	}
 	if req.DryRun {
 		return reply, nil
 	}

@@ -26,13 +26,14 @@ import (
 
 	"github.com/cadastre/cadastre/addrmap"
 	"github.com/cadastre/cadastre/httpserver"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 // RESTAPI represents the plugin.
 type RESTAPI struct {
 	Deps
 	unheard  unheard
-	findings lastFindings
+	findings comparisons
 	views    addrmap.Cache
 }
 
@@ -76,9 +77,22 @@ func (p *RESTAPI) AfterInit() error { return nil }
 // Close does nothing.
 func (p *RESTAPI) Close() error { return nil }
 
-// allowed is the key of a context that tells whether the peer of a connection is
-// allowed to send requests.
-type allowed struct{}
+// connection holds the facts about a caller of the socket.
+type connection struct {
+	allowed bool   // to send requests
+	left    func() // of Pods.Accept
+}
+
+// connectionKey is the key of the connection in the context of a request.
+type connectionKey struct{}
+
+func (p *RESTAPI) accepted(ctx context.Context, c net.Conn) (context.Context, func()) {
+	conn := connection{allowed: peerAllowed(c), left: func() {}}
+	if p.Pods != nil {
+		ctx, conn.left = p.Pods.Accept(ctx, hungUp(c))
+	}
+	return context.WithValue(ctx, connectionKey{}, conn), conn.left
+}
 
 // stopping is the key of a context with a channel that closes when the agent stops.
 type stopping struct{}
@@ -100,9 +114,7 @@ func (p *RESTAPI) Serve(ctx context.Context) error {
 		Limits:   p.Listen.Limits,
 		Log:      p.Log,
 		Base:     base,
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, allowed{}, peerAllowed(c))
-		},
+		Accepted: p.accepted,
 	})
 	if p.Listen.Opened != nil {
 		p.Listen.Opened()
@@ -122,6 +134,7 @@ func (p *RESTAPI) Serve(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
+	p.findings.work.Wait()
 	return errors.Join(errs...)
 }
 
@@ -182,9 +195,15 @@ func (l *ownSocket) Close() error {
 
 func (p *RESTAPI) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if ok, _ := r.Context().Value(allowed{}).(bool); !ok {
+		c, _ := r.Context().Value(connectionKey{}).(connection)
+		switch {
+		case !c.allowed:
 			writeError(w, http.StatusForbidden, errors.New("the peer is neither root nor the agent's own user"))
 			return
+		case r.URL.Path == localapi.PathCNI || r.URL.Path == localapi.PathCNICall:
+			defer c.left()
+		default:
+			c.left() // a stream may go on for long
 		}
 		next.ServeHTTP(w, r)
 	})

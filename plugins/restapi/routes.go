@@ -280,15 +280,23 @@ func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {
 	_ = writeJSON(w, http.StatusOK, struct{}{})
 }
 
+// backup streams the database. What has failed by then follows in a trailer: a backup is
+// whole only with the trailer that has its length.
 func (p *RESTAPI) backup(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Trailer", "X-Bytes")
+	w.Header().Set("Trailer", localapi.TrailerBytes+", "+localapi.TrailerError)
 	n, err := p.Database.Backup(w)
-	if err != nil { // what was sent is not a whole file: cut the connection
-		p.Log.Error("backup failed", "error", err)
-		panic(http.ErrAbortHandler)
+	switch {
+	case err == nil:
+		w.Header().Set(localapi.TrailerBytes, strconv.FormatInt(n, 10))
+		return
+	case n == 0:
+		w.Header().Del("Trailer")
+		writeError(w, http.StatusInternalServerError, err)
+	default:
+		w.Header().Set(localapi.TrailerError, err.Error())
 	}
-	w.Header().Set("X-Bytes", strconv.FormatInt(n, 10))
+	p.Log.Error("backup failed", "error", err)
 }
 
 func (p *RESTAPI) dump(w http.ResponseWriter, r *http.Request) {

@@ -188,7 +188,8 @@ func TestTheEndOfFollowing(t *testing.T) {
 	g.Expect(lines(body)).To(ConsistOf(ContainSubstring("Shutdown")))
 }
 
-// The file comes whole, with its length at the end; a failure cuts it off.
+// The file comes whole, with its length at the end. A failure on the way comes there, too,
+// and one before the first byte is an error as any other.
 func TestBackup(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t)
@@ -211,11 +212,18 @@ func TestBackup(t *testing.T) {
 		return int64(n), errInjected
 	}
 	broken, err := s.http.Get("http://localhost" + localapi.PathBackup)
-	if err == nil {
-		_, err = io.ReadAll(broken.Body)
-		broken.Body.Close()
-	}
-	g.Expect(err).To(HaveOccurred(), "half a file must not look like one")
+	g.Expect(err).NotTo(HaveOccurred())
+	defer broken.Body.Close()
+	g.Expect(io.ReadAll(broken.Body)).To(HaveLen(5000))
+	g.Expect(broken.Trailer.Get("X-Error")).To(Equal(errInjected.Error()))
+	g.Expect(broken.Trailer.Get("X-Bytes")).To(BeEmpty(), "half a file must not look like one")
+
+	a.backup = func(io.Writer) (int64, error) { return 0, errInjected }
+	none, err := s.http.Get("http://localhost" + localapi.PathBackup)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer none.Body.Close()
+	g.Expect(none.StatusCode).To(Equal(http.StatusInternalServerError))
+	g.Expect(io.ReadAll(none.Body)).To(ContainSubstring(errInjected.Error()))
 }
 
 // A caller that never finishes its head is not waited for.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
@@ -45,6 +46,7 @@ type Networks interface {
 	Pools() []poolplan.Pool
 	Problems() []ipam.Problem
 	BlocksOf(n *nodesync.Node) []netip.Prefix
+	PoolUses() []*kv.PoolUse // of this node, now
 }
 
 // NodeID returns the ID of this node.
@@ -77,7 +79,11 @@ func (v *ClusterViews) Nodes(ctx context.Context) ([]localapi.Node, error) {
 		if r.Beat != nil {
 			seen := time.Unix(0, r.Beat.At).UTC()
 			n.LastSeen = &seen
-			for _, u := range r.Beat.Pools {
+			uses := r.Beat.Pools
+			if n.Self { // its beat is as old as its interval
+				uses = v.Networks.PoolUses()
+			}
+			for _, u := range uses {
 				use := localapi.PoolUse{Pool: u.Pool, Generation: u.Generation, Open: u.Open, Leases: u.Leases}
 				for _, b := range u.Blocks {
 					x := localapi.BlockUse{Block: b.Prefix, Leases: b.Leases, Draining: b.Draining}
@@ -107,24 +113,34 @@ func (v *ClusterViews) Nodes(ctx context.Context) ([]localapi.Node, error) {
 // ReleaseNode makes the ID of a node free that is gone.
 func (v *ClusterViews) ReleaseNode(
 	ctx context.Context,
-	name string,
-	force bool,
+	req localapi.NodeReleaseRequest,
 ) (reply localapi.NodeReleaseReply, err error) {
-	if name == v.NodeName {
+	if req.Name == v.NodeName {
 		return reply, &localapi.StatusError{
 			Status: http.StatusConflict,
-			Err:    fmt.Errorf("%s is this node, and its agent runs: stop it, and ask the agent of another node", name),
+			Err: fmt.Errorf(
+				"%s is this node, whose agent runs: stop it, and ask the agent of another node",
+				req.Name,
+			),
 		}
 	}
 	ids := v.Config.NodeIDs
-	gone := nodesync.Gone{Name: name, Force: force, Fresh: ids.Fresh, Expire: ids.Expire, Claims: v.Claims}
+	gone := nodesync.Gone{
+		Name:   req.Name,
+		Force:  req.Force,
+		Fresh:  ids.Fresh,
+		Expire: ids.Expire,
+		Watch:  ids.Fresh / 2,
+		Claims: v.Claims,
+		DryRun: req.DryRun,
+	}
 	reply.ID, err = nodesync.Release(ctx, v.Store, gone, v.Now())
 	switch {
 	case errors.Is(err, nodesync.ErrNoNode):
 		return reply, &localapi.StatusError{Status: http.StatusNotFound, Err: err}
 	case errors.Is(err, nodesync.ErrFresh):
 		return reply, &localapi.StatusError{Status: http.StatusConflict, Err: err}
-	case err != nil:
+	case err != nil || req.DryRun:
 		return reply, err
 	}
 	nodes, err := nodesync.List(ctx, v.Store)

@@ -60,7 +60,7 @@ func TestProviderKeepsTheContract(t *testing.T) {
 
 // staleFor returns the time for which the proxy shows old readings.
 func staleFor(t *testing.T) time.Duration {
-	if effort.Level(t) >= effort.CI {
+	if effort.Level(t) >= effort.Nightly {
 		return 2 * time.Second
 	}
 	return time.Second

@@ -488,7 +488,7 @@ func halfDone(s *site) {
 	life("m0", s.open(func(c *openstack.Config) { c.Transport = plain }))
 	s.g.Expect(plain.sent.Load()).To(BeNumerically(">", 10))
 	step := int64(5)
-	if effort.Level(s.t) >= effort.CI {
+	if effort.Level(s.t) >= effort.Nightly {
 		step = 1 // this takes minutes
 	}
 	for at := int64(1); at <= plain.sent.Load(); at += step {

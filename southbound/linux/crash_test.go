@@ -193,7 +193,7 @@ func (o crashOrder) choices() map[string][]proto.Message {
 				Addresses: []string{four + "/24", six + "/64"}, Gateways: []string{"10.1.5.1", "fd01::1"},
 				Routes: []*kv.Route{{Dst: "0.0.0.0/0", Gateway: "10.1.5.1"}, {Dst: "::/0", Gateway: "fd01::1"}},
 				Wire: &kv.Wire{
-					Netns: path, HostIfName: fmt.Sprintf("cad%012x", i), Mtu: 1450, HostMac: macOf("host " + key), PodMac: macOf("pod " + key), Pool: "default",
+					Netns: path, Namespace: namespaceAt(path), HostIfName: fmt.Sprintf("cad%012x", i), Mtu: 1450, HostMac: macOf("host " + key), PodMac: macOf("pod " + key), Pool: "default",
 				},
 			}
 			change(p)
@@ -472,7 +472,7 @@ func TestProcessesThatAreKilled(t *testing.T) {
 		steps := o.crashed(t)
 		l.ends(empty, want, final, fmt.Sprintf("seed %d, survives", seed))
 		stride := 1
-		if effort.Level(t) < effort.CI {
+		if effort.Level(t) < effort.Nightly {
 			stride = max(1, steps/4)
 		}
 		for step := 1; step <= steps; step += stride {

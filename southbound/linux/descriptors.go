@@ -7,7 +7,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cadastre/cadastre/southbound"
@@ -25,6 +27,9 @@ type Options struct {
 	PrivateKey string
 	// AllowForward adds rules that let Docker's firewall forward the pods' packets.
 	AllowForward bool
+	// BootID is that of the present boot, for the identities of pods' network namespaces; "":
+	// that of the kernel.
+	BootID string
 	// BareHostEnds leaves the host ends of wires without addresses, neighbours, routes and
 	// rules, for another switch that reads the packets there and has host_mac as its own. The
 	// kernel then has another MAC there, so it takes none of these packets.
@@ -35,6 +40,10 @@ type Options struct {
 }
 
 func (opt Options) withDefaults() Options {
+	if opt.BootID == "" {
+		id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without one no identity is certain
+		opt.BootID = strings.TrimSpace(string(id))
+	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}

@@ -117,8 +117,9 @@ func (n *Networks) remove(routes []object) error {
 	return n.host.Run(all)
 }
 
-// Retrieve returns the wanted networks that are closed as they say. Routes that close more
-// or less are in a value that differs, or in one without a name.
+// Retrieve returns the wanted networks that are closed as they say. A network with fewer
+// routes, or with a table of other routes, differs. Routes of the main table that no wanted
+// network has are those of a network without a name.
 func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
 	have, err := tableRoutes(n.host, 0)
 	if err != nil {
@@ -131,13 +132,18 @@ func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]con
 		}
 	}
 	var all []controller.Value
+	var claimed []object // by wanted networks
 	for _, v := range wanted {
 		want, err := readNetwork(v.Message)
 		if err != nil {
 			continue
 		}
 		found := closed[want.table]
-		delete(closed, want.table)
+		if !want.custom() { // networks share the main table: of its routes only its own count
+			foreign := func(o object) bool { return !slices.Contains(want.closed, o) }
+			found = slices.DeleteFunc(slices.Clone(found), foreign)
+		}
+		claimed = append(claimed, found...)
 		missing := slices.ContainsFunc(want.closed, func(o object) bool { return !slices.Contains(found, o) })
 		switch {
 		case !missing && len(found) == len(want.closed):
@@ -147,6 +153,10 @@ func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]con
 		}
 	}
 	for table, found := range closed {
+		found = slices.DeleteFunc(found, func(o object) bool { return slices.Contains(claimed, o) })
+		if len(found) == 0 {
+			continue
+		}
 		key := fmt.Sprintf("%stable-%d", kv.SinkNetworkPrefix, table)
 		all = append(all, controller.Value{Key: key, Message: describeClosed(table, found)})
 	}

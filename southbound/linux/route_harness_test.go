@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
@@ -34,6 +35,7 @@ type routeOptions struct {
 	namespace string
 	protocol  int
 	OnFailure func(key string, err error)
+	Now       func() time.Time
 }
 
 // routeSink is a scheduler whose one descriptor makes routes.
@@ -51,7 +53,7 @@ func newRouteSink(opt routeOptions) (*routeSink, error) {
 }
 
 func scheduled(opt routeOptions, d southbound.Descriptor, r *routes) *routeSink {
-	return &routeSink{southbound.New(southbound.Options{OnFailure: opt.OnFailure}, d), r}
+	return &routeSink{southbound.New(southbound.Options{OnFailure: opt.OnFailure, Now: opt.Now}, d), r}
 }
 
 // unwatched is a descriptor of a fake, which announces nothing.

@@ -29,7 +29,8 @@ func routeReplace(dst, gateway string) error {
 // without an announcement.
 func TestRoutesAreMadeAgain(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, routeOptions{})
+	clock := &quietClock{}
+	n := newNode(t, routeOptions{Now: clock.now})
 	want := []string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 unreachable proto 202", "fd01:7::/64 via fd16::7 proto 202"}
 	n.Expect(n.commit(update(to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7")))).To(Succeed())
 	made := n.routes()
@@ -91,12 +92,14 @@ func TestRoutesAreMadeAgain(t *testing.T) {
 			return address("eth0", "192.168.16.5/24", "fd16::5/64")
 		}},
 	} {
+		clock.pass()
 		before := time.Now()
 		n.inside(x.do)
 		n.Eventually(n.routes, time.Minute, 5*time.Millisecond).Should(Equal(made), x.name)
 		t.Logf("%s: %v", x.name, time.Since(before))
 	}
 	// Gateways are not on-link for a while: no transaction asks for more attempts.
+	clock.pass()
 	var link netlink.Link
 	n.inside(eth0(func(l netlink.Link) error { link = l; return netlink.LinkSetDown(l) }))
 	n.Eventually(func() int { return len(n.sink.Status().Failed) }, time.Minute, 5*time.Millisecond).Should(Equal(2))

@@ -29,10 +29,10 @@ type announcements struct {
 	protocol int // of netlink
 	groups   []uint
 	each     func(m syscall.NetlinkMessage)
-	lost     func() // some announcements were lost
+	lost     func() // some announcements were lost, or came before the subscription
 }
 
-// follow calls each for all announcements until ctx ends.
+// follow calls lost once it is subscribed, and each for all announcements until ctx ends.
 func (a announcements) follow(ctx context.Context, within func(func() error) error) error {
 	var socket *nl.NetlinkSocket
 	err := within(func() (err error) {
@@ -51,6 +51,7 @@ func (a announcements) follow(ctx context.Context, within func(func() error) err
 			socket.Close()
 		}
 	}()
+	a.lost()
 	for {
 		messages, from, err := socket.Receive()
 		switch {

@@ -53,6 +53,7 @@ type Wires struct {
 	mu      sync.Mutex
 	keys    map[uint32]string // of the wires that are made, by the index of the host end
 	named   map[string]string // likewise, of those with a rule, by its name
+	begun   map[string]bool   // keys of wires that this process has made, or an earlier one
 	changed chan struct{}     // has an element after each change: Sweep waits for a pause
 }
 
@@ -74,6 +75,7 @@ func NewWires(opt Options) (*Wires, error) {
 		ns:      ns,
 		keys:    map[uint32]string{},
 		named:   map[string]string{},
+		begun:   map[string]bool{},
 		changed: make(chan struct{}, 1),
 	}
 	if w.host, err = ns.Dial(); err == nil {
@@ -149,13 +151,16 @@ func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fre
 	w.changing.Lock()
 	defer w.changing.Unlock()
 	defer w.noteChange()
-	ns, err := rtnl.Open(p.netns)
+	ns, err := openPod(p)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = ns.Close() }() // it was only read
 	if ns.ID() == w.ns.ID() {
 		return fmt.Errorf("network namespace %s is that of the node: want the pod's own", p.netns)
+	}
+	if err := w.confirm(p, ns); err != nil {
+		return err
 	}
 	if err := w.conntrack.remove(p.addresses); err != nil {
 		return err
@@ -400,12 +405,46 @@ func (w *Wires) changeHost(link hostLink, all []*rtnl.Request) error {
 func (w *Wires) changePod(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket, all []*rtnl.Request) error {
 	err := w.runWithIPv6(ns, s, p.podName, all)
 	if errors.Is(err, unix.EEXIST) {
-		err = fmt.Errorf("%w: %w", southbound.ErrForeign, err)
+		if other := w.ownRoute(s, all); other != "" {
+			err = fmt.Errorf("the pod has a route to the same destination on %s, which this agent has made: "+
+				"a pod can have one interface of a network: give %s a pool of another network", other, p.podName)
+		} else {
+			err = fmt.Errorf("%w: %w", southbound.ErrForeign, err)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("in %s: %w", p.netns, err)
 	}
 	return nil
+}
+
+// ownRoute returns the pod's end of another wire of ours that has the destination of a
+// route that is there already, "" if there is none.
+func (w *Wires) ownRoute(s *rtnl.Socket, all []*rtnl.Request) string {
+	links, err := listLinks(s, vethKind)
+	if err != nil {
+		return ""
+	}
+	for _, r := range all {
+		want, ok := parsed{}, false
+		if r.Kind == unix.RTM_NEWROUTE && errors.Is(r.Err, unix.EEXIST) {
+			want, ok = parseRoute(r.Body)
+		}
+		if !ok {
+			continue
+		}
+		have, err := findRoutes(s, want.prefix, want.table)
+		if err != nil {
+			return ""
+		}
+		for _, route := range have {
+			i := slices.IndexFunc(links, func(l hostLink) bool { return l.index == route.index })
+			if i >= 0 && w.keyOf(links[i].peer) != "" {
+				return links[i].name
+			}
+		}
+	}
+	return ""
 }
 
 // runWithIPv6 runs requests, and repeats those that failed because IPv6 is turned off on
@@ -499,6 +538,9 @@ func (w *Wires) Delete(_ context.Context, key string, value proto.Message) error
 	w.changing.Lock()
 	defer w.changing.Unlock()
 	defer w.noteChange()
+	w.mu.Lock()
+	delete(w.begun, key)
+	w.mu.Unlock()
 	name, table := pod.GetWire().GetHostIfName(), pod.GetWire().GetTable()
 	link, found, err := getLink(w.host, name)
 	switch {
@@ -546,7 +588,7 @@ func (w *Wires) detach(link linkID, key string, table uint32) error {
 func (w *Wires) remember(link linkID, p *wirePlan) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.keys[link.index] = p.key
+	w.keys[link.index], w.begun[p.key] = p.key, true
 	if p.isolated() {
 		w.named[link.name] = p.key
 	}

@@ -28,7 +28,7 @@ const crashVariable = "CADASTRE_TEST_CRASH"
 // podAt returns a pod like podWith whose namespace another process holds.
 func (l *wireLab) podAt(path string, n int) *labPod {
 	p := l.podWith(nil, fmt.Sprintf("pod/k8s/crash%d/eth0", n), n+1)
-	p.value.Wire.Netns = path
+	p.value.Wire.Netns, p.value.Wire.Namespace = path, namespaceAt(path)
 	return p
 }
 

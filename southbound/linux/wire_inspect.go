@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/southbound"
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 var _ southbound.Inspector = (*Wires)(nil)
@@ -46,7 +45,7 @@ func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) er
 			p.hostName,
 		)
 	}
-	ns, err := rtnl.Open(p.netns)
+	ns, err := openPod(p)
 	if err != nil {
 		return err
 	}
@@ -56,6 +55,9 @@ func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) er
 		return err
 	}
 	defer func() { _ = s.Close() }()
+	if err := w.differs(p, ns, s); err != nil {
+		return err
+	}
 	pod, found, err := getLink(s, p.podName)
 	switch {
 	case err != nil:

@@ -21,6 +21,22 @@ import (
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
+// namespaceAt returns the identity of the network namespace that a path names, nil if there is none.
+func namespaceAt(path string) *kv.NetworkNamespace {
+	ns, err := rtnl.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = ns.Close() }()
+	s, err := ns.Dial()
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = s.Close() }()
+	w := &Wires{opt: Options{}.withDefaults()}
+	return w.identify(ns, s).Message()
+}
+
 // wireLab is a network namespace that plays the node, with a descriptor of wires.
 type wireLab struct {
 	Gomega
@@ -111,7 +127,7 @@ func (l *wireLab) podWith(ns *netlab.Namespace, key string, n int) *labPod {
 		},
 	}
 	if ns != nil {
-		p.value.Wire.Netns = ns.Path()
+		p.value.Wire.Netns, p.value.Wire.Namespace = ns.Path(), namespaceAt(ns.Path())
 	}
 	return p
 }

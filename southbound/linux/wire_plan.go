@@ -27,6 +27,7 @@ const (
 type wirePlan struct {
 	key       string
 	netns     string
+	namespace kv.NetNSID // that netns named at the ADD
 	hostName  string
 	podName   string
 	mtu       uint32
@@ -52,14 +53,15 @@ func readWire(key string, value proto.Message) (*wirePlan, error) {
 		return nil, nil
 	}
 	p := &wirePlan{
-		key:      key,
-		netns:    wire.GetNetns(),
-		hostName: wire.GetHostIfName(),
-		podName:  pod.GetIfName(),
-		mtu:      wire.GetMtu(),
-		table:    wire.GetTable(),
-		host:     objects{},
-		pod:      objects{},
+		key:       key,
+		netns:     wire.GetNetns(),
+		namespace: wire.GetNamespace().ID(),
+		hostName:  wire.GetHostIfName(),
+		podName:   pod.GetIfName(),
+		mtu:       wire.GetMtu(),
+		table:     wire.GetTable(),
+		host:      objects{},
+		pod:       objects{},
 	}
 	if p.table == 0 {
 		p.table = unix.RT_TABLE_MAIN

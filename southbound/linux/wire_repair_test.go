@@ -268,7 +268,7 @@ func TestUpdatesChangeOnlyWhatDiffers(t *testing.T) {
 	// a new namespace of the same attachment
 	before := p.value
 	p.value, p.Namespace = proto.CloneOf(before), l.namespace()
-	p.value.Wire.Netns = p.Path()
+	p.value.Wire.Netns, p.value.Wire.Namespace = p.Path(), namespaceAt(p.Path())
 	l.Expect(l.wires.Update(context.Background(), p.key, before, p.value)).To(Succeed())
 	l.complete(p)
 	// no wire any more
@@ -295,6 +295,23 @@ func (l *wireLab) links() (names []string) {
 // foreignLink makes a link that is not ours.
 func foreignLink(name string) error {
 	return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
+}
+
+// A second interface of one network would need the routes that the pod has already: the
+// error names the interface that has them, and the first one stays.
+func TestASecondInterfaceOfAPodInOneNetwork(t *testing.T) {
+	l := newWireLab(t, Options{})
+	first := l.pod()
+	second := l.podIn(first.Namespace)
+	second.value.IfName = "net1"
+	l.create(first)
+	for range 2 { // again
+		err := l.wires.Create(context.Background(), second.key, second.value)
+		l.Expect(err).To(MatchError(And(ContainSubstring("on eth0, which this agent has made"), ContainSubstring("give net1 a pool of another network"))))
+		l.Expect(err).NotTo(MatchError(southbound.ErrForeign))
+	}
+	l.delete(second)
+	l.complete(first)
 }
 
 func TestForeignObjectsAreNamedAndStay(t *testing.T) {
@@ -379,7 +396,7 @@ func TestImpossibleValuesAreExplained(t *testing.T) {
 		never  bool // Validate says so
 		text   string
 	}{
-		{func(v *kv.PodNetwork) { v.Wire.Netns = "/run/netns/none" }, false, "open network namespace /run/netns/none: open: no such file or directory"},
+		{func(v *kv.PodNetwork) { v.Wire.Netns = "/run/netns/none" }, false, "open network namespace /run/netns/none: no network namespace is there: open: no such file or directory"},
 		{func(v *kv.PodNetwork) { v.Wire.Netns = plain }, false, "the file is not a namespace"},
 		{func(v *kv.PodNetwork) { v.Wire.Netns = "/proc/self/ns/uts" }, false, "want a network namespace"},
 		{func(v *kv.PodNetwork) { v.Wire.Netns = l.host.Path() }, false, "is that of the node"},

@@ -95,6 +95,9 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 	}
 	w.mu.Lock()
 	w.keys, w.named = keys, named
+	for key := range plans {
+		w.begun[key] = true
+	}
 	w.mu.Unlock()
 	return all, nil
 }
@@ -133,6 +136,9 @@ func (w *Wires) complete(p *wirePlan, link hostLink, have *linkObjects) bool {
 		return false
 	}
 	defer func() { _ = s.Close() }()
+	if w.differs(p, ns, s) != nil {
+		return false
+	}
 	pod, found, err := getLink(s, p.podName)
 	switch {
 	case err != nil, !found, pod.index != link.peer, pod.peer != link.index, !pod.up,

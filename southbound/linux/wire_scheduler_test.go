@@ -6,6 +6,7 @@ package linux
 import (
 	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -15,11 +16,11 @@ import (
 )
 
 // scheduled returns a scheduler with all descriptors, and its running background.
-func (l *wireLab) scheduled() *southbound.Scheduler {
+func (l *wireLab) scheduled(now func() time.Time) *southbound.Scheduler {
 	l.t.Helper()
 	all, err := Descriptors(Options{Namespace: l.host.Path()})
 	l.must(err)
-	s := southbound.New(southbound.Options{}, all...)
+	s := southbound.New(southbound.Options{Now: now}, all...)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -35,7 +36,8 @@ func (l *wireLab) scheduled() *southbound.Scheduler {
 // waits until Run has repaired them; a downstream resync repairs what it does not see.
 func TestTheSchedulerKeepsWiresComplete(t *testing.T) {
 	l := newWireLab(t, Options{})
-	s, ctx := l.scheduled(), context.Background()
+	clock := &quietClock{}
+	s, ctx := l.scheduled(clock.now), context.Background()
 	blue := l.podOf("blue", 1007, 50)
 	p, other := l.pod(), l.pod()
 	values := []controller.Value{
@@ -50,6 +52,7 @@ func TestTheSchedulerKeepsWiresComplete(t *testing.T) {
 	l.must(s.Commit(ctx, resync))
 	l.complete(p, other, blue)
 	for _, x := range l.damages(p) {
+		clock.pass()
 		l.must(x.do())
 		if x.announce {
 			l.Eventually(func() string { return l.retrieved(p, other, blue)[p.key] }, answerTime).Should(Equal(done), x.what)

@@ -259,9 +259,7 @@ func (w *Wires) find(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
 	if err != nil {
 		return hostLink{}, err
 	}
-	joined := func(l hostLink) bool { // l is the other end of the link in the pod
-		return podFound && nsid != noNamespace && l.peerNSID == nsid && l.peer == pod.index && l.ours()
-	}
+	joined := func(l hostLink) bool { return podFound && l.joins(nsid, pod) }
 	link, found, err := getLink(w.host, p.hostName)
 	switch {
 	case err != nil:

@@ -30,8 +30,8 @@ import (
 const (
 	// roomyConf has 4094 addresses a node, which are used one after the other.
 	roomyConf = `
-ipamConfig: {podSubnetCIDR: 10.0.0.0/8, podSubnetOneNodePrefixLen: 20}
-cadastre: {reclaim: {enabled: false}, allowOverlap: [podSubnetCIDR/serviceCIDR]}
+ipamConfig: {podSubnetCIDR: 100.64.0.0/10, podSubnetOneNodePrefixLen: 20} # no other test of this machine uses it
+cadastre: {reclaim: {enabled: false}}
 `
 	// smallConf has 28 addresses for pods.
 	smallConf = `

@@ -39,6 +39,8 @@ type leaving struct {
 	// agent sends later fails for it.
 	half bool
 	gone bool
+	// connected is called when the client is connected; nil: nothing is.
+	connected func()
 }
 
 func (l *leaving) goAway(conn *net.UnixConn) error {
@@ -62,6 +64,9 @@ func exchange(socket, method, path string, body []byte, leave leaving) (status i
 		return 0, nil, fmt.Errorf("%w: %w", errNotSent, err)
 	}
 	defer conn.Close()
+	if leave.connected != nil {
+		leave.connected()
+	}
 	req := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body)
 	if _, err := conn.Write(req); err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", errLost, err)
@@ -74,6 +79,11 @@ func exchange(socket, method, path string, body []byte, leave leaving) (status i
 	if err != nil {
 		return 0, nil, err
 	}
+	return response(data)
+}
+
+// response takes an answer apart.
+func response(data []byte) (status int, answer []byte, err error) {
 	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(data)), nil)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", errLost, err)
@@ -220,6 +230,20 @@ func plugin(socket string, k Key, v Verb, listed []cni.Attachment) (stdout []byt
 
 // pluginIn runs cadastre-cni with the path of a network namespace.
 func pluginIn(socket string, k Key, v Verb, netns string, listed []cni.Attachment) (stdout []byte, ok bool, err error) {
+	cmd, err := pluginCommand(socket, k, v, netns, listed)
+	if err != nil {
+		return nil, false, err
+	}
+	stdout, err = cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 {
+		return stdout, false, nil
+	}
+	return stdout, err == nil, err
+}
+
+// pluginCommand returns the command of cadastre-cni.
+func pluginCommand(socket string, k Key, v Verb, netns string, listed []cni.Attachment) (*exec.Cmd, error) {
 	conf := map[string]any{
 		"cniVersion": "1.1.0", "name": k.Network, "type": "bridge", "ipam": map[string]any{"type": "cadastre-cni", "socket": socket},
 	}
@@ -228,7 +252,7 @@ func pluginIn(socket string, k Key, v Verb, netns string, listed []cni.Attachmen
 	}
 	stdin, err := json.Marshal(conf)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	cmd := exec.Command(program("cadastre-cni"))
 	cmd.Stdin = bytes.NewReader(stdin)
@@ -236,12 +260,7 @@ func pluginIn(socket string, k Key, v Verb, netns string, listed []cni.Attachmen
 		"CNI_COMMAND=" + string(v), "CNI_CONTAINERID=" + k.ContainerID, "CNI_IFNAME=" + k.IfName, "CNI_NETNS=" + netns,
 		"CNI_PATH=/opt/cni/bin", "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=chaos;K8S_POD_NAME=pod-" + k.ContainerID,
 	}
-	stdout, err = cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 1 {
-		return stdout, false, nil
-	}
-	return stdout, err == nil, err
+	return cmd, nil
 }
 
 // run asks through cadastre-cni.

@@ -79,7 +79,7 @@ func TestACloneBesideTheOriginal(t *testing.T) {
 		given[own] = true
 		pause(refresh)
 	}
-	g.Expect(clone.mustStatus(t).NodeIDProblem).To(And(ContainSubstring("another agent runs with this node's identity"), ContainSubstring("4c4c4544-0051-3510-8052-000000000002"), ContainSubstring("4c4c4544-0051-3510-8052-000000000001")))
+	g.Expect(clone.mustStatus(t).NodeIDProblem).To(ContainSubstring("another agent runs with this node's identity"))
 	g.Expect(clone.doubts()).To(Succeed())
 	g.Expect(clone.ask(t, Add, "pod")).To(Equal(address), "a repeated ADD is served")
 	g.Expect(clone.ask(t, Check, "pod")).To(BeEmpty())

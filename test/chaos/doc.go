@@ -35,7 +35,7 @@
 // build of its own, in which clock.go is another one.
 //
 // CADASTRE_TEST_EFFORT chooses how often each test repeats itself (package effort): 1
-// is the default, "make ci" has 10, "make chaos" 300 (give go test -timeout 5h).
+// is the default, "make nightly" has 10, "make chaos" 300 (give go test -timeout 5h).
 // CADASTRE_TEST_SEED=S repeats the choices of a failed run, which prints S. The
 // scheduler's choices are not repeated. CHAOS_FOUND=1 also runs the tests of the known
 // failures in docs/reliability.md.

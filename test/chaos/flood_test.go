@@ -42,7 +42,7 @@ func newLimitedNode(t *testing.T) (n *node, rest string) {
 	rest = freePort(g)
 	certificate(g, n.dir)
 	conf := fmt.Sprintf("%[1]s  docker: {enabled: true, socket: %[2]s/docker.sock}\n  rest: {listen: %[3]s, cert: %[2]s/cert.pem, key: %[2]s/key.pem}\n",
-		strings.Replace(roomyConf, "cadastre: {reclaim: {enabled: false}, allowOverlap: [podSubnetCIDR/serviceCIDR]}", "cadastre:\n  reclaim: {enabled: false}\n  allowOverlap: [podSubnetCIDR/serviceCIDR]", 1), n.dir, rest)
+		strings.Replace(roomyConf, "cadastre: {reclaim: {enabled: false}}", "cadastre:\n  reclaim: {enabled: false}", 1), n.dir, rest)
 	g.Expect(os.WriteFile(n.conf, []byte(conf), 0o600)).To(Succeed())
 	n.program = filepath.Join(n.dir, "limited")
 	script := fmt.Sprintf("#!/bin/sh\nulimit -n %d && exec %s \"$@\"\n", fewFiles, program("cadastre-agent"))

@@ -20,6 +20,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -169,6 +171,10 @@ func fillDisk(t *testing.T, clients int) {
 	g.Expect(f.codes["ADD refused"]).To(BeNumerically(">=", 10), "the disk was never full: %v", f.codes)
 	g.Expect(a.log()).To(ContainSubstring("no space left on device"))
 	full := len(f.told)
+	for _, k := range f.told { // whatever failed was about other leases
+		g.Expect(f.ask(k, Add)).To(Equal(Answered), "%s", k)
+	}
+	n.expectBackup(t, full)
 
 	for i, k := range f.told[:20] { // each of these may fail, cleanly
 		f.ask(k, []Verb{Add, Check, Del}[i%3])
@@ -238,4 +244,24 @@ func startOnFullDisk(t *testing.T) {
 	}
 	g.Eventually(n.whyNotReady, patience, 10*time.Millisecond).Should(ContainSubstring("no space left on device"), "before the first new ADD")
 	g.Expect(a.stop()).To(Succeed())
+}
+
+// expectBackup makes a backup on another disk, and expects at least so many leases in it.
+func (n *node) expectBackup(t *testing.T, leases int) {
+	t.Helper()
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), "backup.db")
+	out, err := n.cli("backup", path)
+	g.Expect(err).NotTo(HaveOccurred(), out)
+	f, err := bolt.OpenFile(path, bolt.FileOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	defer f.Close()
+	found := 0
+	g.Expect(f.Journal().Load(t.Context(), func(r kvdb.KeyValue) error {
+		if r.Key[:1] == "L" {
+			found++
+		}
+		return nil
+	})).To(Succeed())
+	g.Expect(found).To(BeNumerically(">=", leases))
 }

@@ -26,8 +26,13 @@ type Op struct {
 	Fate       Fate
 	Addr       string // ADD: what was told; CHECK: what the caller believes, "" if it does not say
 	Differs    bool   // CHECK: refused because another address is held
-	Call, Back int64  // when it was sent and when it was over, in ns
+	Call, Back int64  // when its client began to connect, and when it was over, in ns
+	Connected  int64  // when it was connected; 0: not known
 }
+
+// before reports whether the connection of op was made, and so accepted, before a client
+// began to connect at this time.
+func (op Op) before(call int64) bool { return op.Connected > 0 && op.Connected < call }
 
 // read is the verb of what is seen when nothing is under way any more.
 const read Verb = "READ"
@@ -40,6 +45,15 @@ const forever = math.MaxInt64
 
 // unanswered is an address that is held without an answer to its client.
 const unanswered = "?"
+
+// attachment is the state of one attachment. Requests take effect in the order in which
+// their connections were accepted: a DEL frees nothing of a later ADD that is answered, and
+// an ADD takes nothing after a later DEL.
+type attachment struct {
+	addr    string // "": nothing is held; unanswered, or an address
+	added   int64  // Call of the newest ADD that is answered
+	deleted int64  // Call of the newest DEL that took effect
+}
 
 // history is a set of concurrent requests. Any goroutine may record.
 type history struct {
@@ -175,13 +189,13 @@ func (op Op) String() string {
 	return s
 }
 
-// keyModel is one attachment: "" holds nothing, unanswered, or an address.
+// keyModel is one attachment.
 func keyModel() porcupine.NondeterministicModel {
 	return porcupine.NondeterministicModel{
-		Init: func() []any { return []any{""} },
+		Init: func() []any { return []any{attachment{}} },
 		Step: func(state, input, _ any) []any {
 			var next []any
-			for _, s := range input.(Op).next(state.(string)) {
+			for _, s := range input.(Op).next(state.(attachment)) {
 				next = append(next, s)
 			}
 			return next
@@ -191,49 +205,55 @@ func keyModel() porcupine.NondeterministicModel {
 
 // next are the states that may follow s; none where op cannot have had its
 // answer in s.
-func (op Op) next(s string) []string {
+func (op Op) next(s attachment) []attachment {
 	switch op.Verb {
 	case Add:
 		return op.nextOfAdd(s)
 	case Del:
 		return op.freed(s)
 	case GC:
-		return []string{s} // what it does not list waits for the witnesses
+		return []attachment{s} // what it does not list waits for the witnesses
 	case Check:
-		return op.nextOfCheck(s)
-	case release:
-		if s == unanswered {
-			return []string{unanswered, ""}
+		var all []attachment
+		for _, addr := range op.nextOfCheck(s.addr) {
+			all = append(all, attachment{addr, s.added, s.deleted})
 		}
-		return []string{s}
+		return all
+	case release:
+		if s.addr == unanswered {
+			return []attachment{s, {"", s.added, s.deleted}}
+		}
+		return []attachment{s}
 	case read:
-		if s == op.Addr {
-			return []string{s}
+		if s.addr == op.Addr {
+			return []attachment{s}
 		}
 	}
 	return nil
 }
 
-func (op Op) nextOfAdd(s string) []string {
+func (op Op) nextOfAdd(s attachment) []attachment {
+	overtaken := op.before(s.deleted)
 	switch {
-	case op.Fate == Answered && (s == "" || s == unanswered || s == op.Addr):
-		return []string{op.Addr}
+	case op.Fate == Answered && !overtaken && (s.addr == "" || s.addr == unanswered || s.addr == op.Addr):
+		return []attachment{{op.Addr, max(s.added, op.Call), s.deleted}}
 	case op.Fate == Answered:
 		return nil
-	case s == "" && (op.Fate == Abandoned || op.Fate == Lost):
-		return []string{"", unanswered}
+	case s.addr == "" && (op.Fate == Abandoned || op.Fate == Lost) && !overtaken:
+		return []attachment{s, {unanswered, s.added, s.deleted}}
 	}
-	return []string{s}
+	return []attachment{s}
 }
 
-func (op Op) freed(s string) []string {
+func (op Op) freed(s attachment) []attachment {
+	freed := attachment{"", s.added, max(s.deleted, op.Call)}
 	switch {
-	case op.Fate == Refused || op.Fate == NotSent || s == "":
-		return []string{s}
+	case op.Fate == Refused || op.Fate == NotSent || op.before(s.added):
+		return []attachment{s}
 	case op.Fate == Answered:
-		return []string{""}
+		return []attachment{freed}
 	}
-	return []string{"", s}
+	return []attachment{freed, s}
 }
 
 func (op Op) nextOfCheck(s string) []string {
@@ -258,8 +278,8 @@ func (op Op) nextOfCheck(s string) []string {
 	return nil
 }
 
-// whole holds the addresses of eight attachments.
-type whole [8]string
+// whole holds eight attachments.
+type whole [8]attachment
 
 // wholeModel is all attachments: each as in keyModel, and no address twice.
 func wholeModel(index map[Key]int) porcupine.NondeterministicModel {
@@ -270,10 +290,11 @@ func wholeModel(index map[Key]int) porcupine.NondeterministicModel {
 			i := index[op.Key]
 			var next []any
 			for _, s := range op.next(w[i]) {
-				if s != "" && s != w[i] && slices.Contains(w[:], s) {
+				n := w
+				holder := slices.IndexFunc(w[:], func(x attachment) bool { return x.addr == s.addr })
+				if s.addr != "" && s.addr != w[i].addr && holder >= 0 {
 					continue
 				}
-				n := w
 				n[i] = s
 				next = append(next, n)
 			}

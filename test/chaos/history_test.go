@@ -28,6 +28,9 @@ func at(call, back int64, v Verb, f Fate, addr string) Op {
 	return Op{Key: key("a"), Verb: v, Fate: f, Addr: addr, Call: call, Back: back}
 }
 
+// connected is an op whose client was connected at a time.
+func connected(at int64, op Op) Op { op.Connected = at; return op }
+
 // of makes it one of another key.
 func of(id string, op Op) Op { op.Key = key(id); return op }
 
@@ -51,6 +54,10 @@ func TestHistoriesOfOneKey(t *testing.T) {
 		"it is taken from that one":      {false, []Op{at(1, 50, Add, Abandoned, ""), at(3, 4, Add, Answered, "1"), at(1, 50, release, "", ""), at(51, 52, read, Answered, "")}},
 		"a repeat that is abandoned":     {false, []Op{at(1, 2, Add, Answered, "1"), at(3, 50, Add, Abandoned, ""), at(3, 50, release, "", ""), at(51, 52, read, Answered, "")}},
 		"a GC frees":                     {false, []Op{at(1, 2, Add, Answered, "1"), at(3, 4, GC, Answered, ""), at(5, 6, Check, Refused, "")}},
+		"a DEL without its client frees": {true, []Op{at(1, 2, Add, Answered, "1"), connected(4, at(3, forever, Del, Abandoned, "")), at(5, 6, Check, Refused, "")}},
+		"it frees a later ADD, too":      {false, []Op{connected(2, at(1, forever, Del, Abandoned, "")), connected(4, at(3, 5, Add, Answered, "1")), at(6, 7, Check, Refused, "")}},
+		"one that may be later frees it": {true, []Op{connected(4, at(1, forever, Del, Abandoned, "")), connected(4, at(3, 5, Add, Answered, "1")), at(6, 7, Check, Refused, "")}},
+		"an ADD takes after a later DEL": {false, []Op{connected(2, at(1, 9, Add, Answered, "1")), at(3, 4, Del, Answered, ""), at(5, 6, Check, Refused, ""), at(7, 8, Check, Answered, "1")}},
 		"a GC frees nothing":             {true, []Op{at(1, 2, Add, Answered, "1"), at(3, 4, GC, Answered, ""), at(5, 6, Check, Answered, "")}},
 	} {
 		t.Run(name, func(t *testing.T) {

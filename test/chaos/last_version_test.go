@@ -96,20 +96,20 @@ func upgradeAndWayBack(t *testing.T, old string) {
 
 	n.program = old
 	refused := n.launch(t).mustEnd(t)
-	g.Expect(refused).To(ContainSubstring("its format is 2, this program knows 1"))
+	g.Expect(refused).To(ContainSubstring("its format is 3, this program knows 1"))
 	out, err := n.cli("database", "downgrade", "--state-dir", n.stateDir, "--run-dir", n.runDir)
 	g.Expect(err).NotTo(HaveOccurred(), out)
 	step(old, "back")
 	step("", "again")
 
 	// What the database was before the way back is an older copy now.
-	before, err := os.ReadFile(n.db() + ".format-2")
+	before, err := os.ReadFile(n.db() + ".format-3")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.WriteFile(n.db(), before, 0o600)).To(Succeed())
 	n.expectNothingNew(t)
 }
 
-// TestAnOlderProgramLeavesTheHistoryAlone goes back to an agent of the same format that
+// TestAnOlderProgramLeavesTheHistoryAlone goes back to an agent of format 2 that
 // does not know the bucket of the history, and forth again. No agent loses a lease, and
 // the history answers for what was leased and released before the way back.
 func TestAnOlderProgramLeavesTheHistoryAlone(t *testing.T) {
@@ -130,6 +130,8 @@ func TestAnOlderProgramLeavesTheHistoryAlone(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred(), before)
 	g.Expect(before).To(ContainSubstring(strings.Split(addr, "/")[0] + " was released at "))
 	a.kill()
+	out, err := n.cli("database", "downgrade", "--state-dir", n.stateDir, "--run-dir", n.runDir)
+	g.Expect(err).NotTo(HaveOccurred(), out)
 
 	a = run(old)
 	_, still := n.mustAdd(t, "first")

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ func TestLinearizability(t *testing.T) {
 		rally rally
 	}{
 		"clients that leave":        {roomyConf, rally{keys: 4, clients: 8, each: 12, leave: true}},
+		"requests that overtake":    {roomyConf, rally{keys: 4, clients: 8, each: 12, leave: true, stand: true}},
 		"fewer addresses than keys": {tightConf, rally{keys: 6, clients: 8, each: 10}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -43,6 +45,7 @@ func TestLinearizability(t *testing.T) {
 			n := newNode(t, c.conf)
 			a := n.start(t)
 			r := c.rally
+			r.agent = a
 			r.socket, r.mu, r.counts = n.socket(), &sync.Mutex{}, map[string]int{}
 			for epoch := range epochs {
 				h, err := r.run(epoch, random(s, epoch))
@@ -54,9 +57,10 @@ func TestLinearizability(t *testing.T) {
 					g.Expect(h.checkWhole(searchLimit)).To(Succeed(), "epoch %d", epoch)
 				}
 			}
-			book, _, err := readBook(n.socket())
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(book).To(BeEmpty(), "all was given back")
+			g.Eventually(func() (Book, error) {
+				book, _, err := readBook(n.socket())
+				return book, err
+			}, patience, 10*time.Millisecond).Should(BeEmpty(), "all was given back")
 			t.Logf("%d histories of %d clients on %d keys: %v", epochs, r.clients, r.keys, r.counts)
 			g.Expect(a.stop()).To(Succeed())
 		})
@@ -68,8 +72,10 @@ type rally struct {
 	socket  string
 	keys    int
 	clients int
-	each    int  // requests of one client
-	leave   bool // some clients go away before they have an answer
+	each    int    // requests of one client
+	leave   bool   // some clients go away before they have an answer
+	stand   bool   // the agent stands still now and then, and finds several requests at once
+	agent   *agent // nil: another server
 
 	mu     *sync.Mutex
 	counts map[string]int
@@ -92,8 +98,9 @@ func (r *rally) run(epoch int, rnd *rand.Rand) (*history, error) {
 			}
 		})
 	}
+	stop := r.interrupt()
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, stop())...); err != nil {
 		return nil, err
 	}
 	held, err := r.quiet(h)
@@ -109,12 +116,38 @@ func (r *rally) run(epoch int, rnd *rand.Rand) (*history, error) {
 	return h, nil
 }
 
+// interrupt lets the agent stand still for some milliseconds, again and again, until stop
+// is called.
+func (r *rally) interrupt() (stop func() error) {
+	if !r.stand {
+		return func() error { return nil }
+	}
+	end, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			err := r.agent.cmd.Process.Signal(syscall.SIGSTOP)
+			time.Sleep(5 * time.Millisecond)
+			err = errors.Join(err, r.agent.cmd.Process.Signal(syscall.SIGCONT))
+			select {
+			case <-end:
+				ended <- err
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	return func() error {
+		close(end)
+		return <-ended
+	}
+}
+
 // step is one request of a client.
 func (r *rally) step(h *history, client int, keys []Key, rnd *rand.Rand) error {
 	k := keys[rnd.IntN(len(keys))]
 	var leave leaving
 	if r.leave && rnd.IntN(4) == 0 {
-		leave = leaving{after: time.Duration(1 + rnd.IntN(2_000_000)), half: true}
+		leave = leaving{after: time.Duration(1 + rnd.IntN(2_000_000)), half: !r.stand}
 	}
 	op := Op{Client: client, Key: k}
 	var ops []Op
@@ -165,6 +198,9 @@ func (r *rally) lastTold(h *history, k Key) (addr string) {
 // ask sends the request of an op and fills in its answer.
 func (r *rally) ask(h *history, op Op, req cni.Request, leave leaving) (Op, error) {
 	op.Call = h.Now()
+	if r.agent != nil { // it orders requests by their connections
+		leave.connected = func() { op.Connected = h.Now() }
+	}
 	answer, f, err := ask(r.socket, req, leave)
 	op.Back, op.Fate = h.Now(), f
 	if err != nil {
@@ -178,6 +214,8 @@ func (r *rally) ask(h *history, op Op, req cni.Request, leave leaving) (Op, erro
 		}
 		op.Addr = addrs[0].String()
 	case f == Answered:
+	case f == Abandoned && r.stand:
+		op.Back = forever
 	case f != Refused:
 		return op, fmt.Errorf("%s: the agent is away", op)
 	case leave.half && strings.Contains(answer.Error.Msg, "context canceled"):

@@ -23,6 +23,10 @@ import (
 const binEnv = "CHAOS_BIN"
 
 func TestMain(m *testing.M) {
+	if call := os.Getenv(deadEnv); call != "" {
+		fmt.Fprintln(os.Stderr, "chaos:", becomeAgent(call))
+		os.Exit(1)
+	}
 	if os.Getenv(binEnv) != "" {
 		os.Exit(m.Run())
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -234,29 +235,35 @@ func (m *machine) endNamespace(p *worldPod) error {
 	return errors.Join(unix.Unmount(m.file(p), unix.MNT_DETACH), os.Remove(m.file(p)), ns.Close())
 }
 
-// connect puts the address of a pod on a link of its namespace: lo, or a veth.
+// connect lays a pair of links to a pod and a route of the host for its address, which is on the
+// pod's end or on lo.
 func (m *machine) connect(p *worldPod) {
 	m.t.Helper()
 	link := "lo"
 	if m.random.IntN(2) == 0 {
 		link = "eth0"
 	}
-	m.g.Expect(p.ns.Do(func() error {
-		if link == "eth0" {
-			veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: link}, PeerName: "peer"}
-			if err := netlink.LinkAdd(veth); err != nil {
-				return err
-			}
+	address := &net.IPNet{IP: p.addr.AsSlice(), Mask: net.CIDRMask(p.addr.BitLen(), p.addr.BitLen())}
+	m.g.Expect(m.home.Do(func() error {
+		file, err := os.Open(m.file(p))
+		if err != nil {
+			return err
 		}
+		defer func() { _ = file.Close() }()
+		veth := &netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: p.key.ContainerID}, PeerName: "eth0", PeerNamespace: netlink.NsFd(file.Fd()),
+		}
+		if err := errors.Join(netlink.LinkAdd(veth), netlink.LinkSetUp(veth)); err != nil {
+			return err
+		}
+		return netlink.RouteReplace(&netlink.Route{LinkIndex: veth.Attrs().Index, Dst: address, Scope: netlink.SCOPE_LINK})
+	})).To(Succeed())
+	m.g.Expect(p.ns.Do(func() error {
 		found, err := netlink.LinkByName(link)
 		if err != nil {
 			return err
 		}
-		address, err := netlink.ParseAddr(netip.PrefixFrom(p.addr, 32).String())
-		if err != nil {
-			return err
-		}
-		return netlink.AddrAdd(found, address)
+		return netlink.AddrAdd(found, &netlink.Addr{IPNet: address})
 	})).To(Succeed())
 }
 

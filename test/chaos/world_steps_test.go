@@ -481,7 +481,7 @@ func (m *machine) accept() {
 		return
 	}
 	m.say("  suspended: %s", s.Suspended)
-	out, err := m.cli("accept", "--yes")
+	out, err := m.cli("accept", "--yes", "--force")
 	m.g.Expect(err).NotTo(HaveOccurred(), out)
 }
 

@@ -34,7 +34,7 @@ func TestWorlds(t *testing.T) {
 		t.Run(fmt.Sprint("world ", i), func(t *testing.T) {
 			tried := attack.Begin(t, attack.Evidence)
 			m := newMachine(t, random(s, i), i)
-			if effort.Level(t) >= effort.CI && i%2 == 1 {
+			if effort.Level(t) >= effort.Nightly && i%2 == 1 {
 				m.setClocks()
 			}
 			m.startAgent()

@@ -40,8 +40,8 @@ func (l *lab) resync() {
 	l.Expect(err).NotTo(HaveOccurred(), out)
 }
 
-// The wires of running pods stay while the database, which does not know them, is in doubt.
-// They end when a person has accepted it.
+// The wires of running pods stay while the database, which does not know them, is in doubt. A
+// person can accept it by force only, and then each wire stays until the DEL of its pod.
 func TestWiresStayWhileTheDatabaseIsInDoubt(t *testing.T) {
 	l := newLab(t, "")
 	r := l.runtime()
@@ -56,8 +56,23 @@ func TestWiresStayWhileTheDatabaseIsInDoubt(t *testing.T) {
 		l.Expect(l.exchange(end("web", a.Namespace, a.addr(is4)), end("db", b.Namespace, b.addr(is4)))).To(Succeed())
 	}
 	out, err := l.cadastre("accept", "--yes")
+	l.Expect(err).To(HaveOccurred())
+	for _, s := range []*sandbox{a, b} {
+		l.Expect(out).To(And(ContainSubstring(s.addr(true).String()+" is on eth0 of "), ContainSubstring(s.addr(false).String()+" is on eth0 of ")))
+	}
+	out, err = l.cadastre("accept", "--yes", "--force")
 	l.Expect(err).NotTo(HaveOccurred(), out)
-	l.Eventually(l.links, patience, pace).Should(BeEmpty())
+	for range 2 {
+		l.resync()
+		l.Expect(l.links()).To(HaveLen(2))
+		for _, is4 := range []bool{true, false} {
+			l.Expect(l.exchange(end("web", a.Namespace, a.addr(is4)), end("db", b.Namespace, b.addr(is4)))).To(Succeed())
+		}
+	}
+	l.Expect(r.del(a)).To(Succeed())
+	l.Eventually(l.links, patience, pace).Should(HaveLen(1))
+	l.resync()
+	l.Expect(l.links()).To(HaveLen(1))
 }
 
 // A database that is made again from the world has the wires of the pods.
@@ -84,7 +99,7 @@ func TestWiresOutliveARebuiltDatabase(t *testing.T) {
 	l.launch()
 	l.compared()
 	if l.status().Suspended != "" { // this machine has other namespaces that cannot be read
-		text, err := l.cadastre("accept", "--yes")
+		text, err := l.cadastre("accept", "--yes", "--force")
 		l.Expect(err).NotTo(HaveOccurred(), text)
 	}
 	l.await(func() error { return l.status().ready() })

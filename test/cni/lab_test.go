@@ -66,12 +66,13 @@ type lab struct {
 	conf    string
 	host    *netlab.Namespace
 	process *stage.Process
+	rested  bool
 }
 
 const dualStack = `
 ipamConfig: {podSubnetCIDR: "10.1.0.0/16,fd00:1::/48", vppHostSubnetCIDR: "172.30.0.0/16,fd00:2::/48", nodeInterconnectCIDR: "192.168.16.0/24,fd00:3::/64",
   vxlanCIDR: "192.168.30.0/24,fd00:4::/64", serviceCIDR: "10.96.0.0/12,fd00:5::/108"}
-cadastre: {dataplane: linux, coolDown: 0s, cni: {confDir: %[1]s/net.d, binDir: %[2]s}%[3]s}
+cadastre: {dataplane: linux, coolDown: 0s, cni: {confDir: %[1]s/net.d, binDir: %[2]s}, controller: {enableVerification: true}%[3]s}
 `
 
 // newLab starts an agent with more keys of the section cadastre.
@@ -107,8 +108,27 @@ func (l *lab) configure(more string) { l.conf = fmt.Sprintf(dualStack, l.dir, l.
 func (l *lab) namespace() *netlab.Namespace {
 	ns, err := netlab.New()
 	l.Expect(err).NotTo(HaveOccurred())
-	l.t.Cleanup(func() { l.Expect(ns.Close()).To(Succeed()) })
+	l.t.Cleanup(func() {
+		l.rest()
+		l.Expect(ns.Close()).To(Succeed())
+	})
 	return ns
+}
+
+// rest waits at the end of a test, before its first namespace goes, until the agent is at
+// rest, if it still runs.
+func (l *lab) rest() {
+	if l.rested || l.process == nil || l.t.Failed() || l.t.Skipped() {
+		return
+	}
+	l.rested = true
+	select {
+	case <-l.process.Done():
+		return
+	default:
+	}
+	agent := stage.Agent{Place: stage.Place{Root: l.dir, Bin: l.bin, Dir: l.dir}, Config: l.conf, Node: "a"}
+	l.Expect(agent.AwaitRest(context.Background(), l.process, l.host.Do)).To(Succeed())
 }
 
 // start starts the agent, and waits until its list is there.

@@ -42,14 +42,19 @@ func TestUninstall(t *testing.T) {
 	l.Expect(l.links()).NotTo(BeEmpty())
 
 	l.Expect(l.process.Kill()).To(Succeed())
-	for _, args := range [][]string{nil, {"--dry-run"}} {
+	for _, args := range [][]string{nil, {"--dry-run"}, {"--dry-run", "--force"}} {
 		out, err = uninstall(args...)
-		l.Expect(err != nil).To(Equal(args == nil), out)
+		l.Expect(err != nil).To(Equal(len(args) < 2), out)
 		l.Expect(out).To(And(ContainSubstring(l.listPath()), ContainSubstring(filepath.Join(installed, "cadastre-cni")), ContainSubstring("nothing was changed")))
 		l.Expect(l.listPath()).To(BeAnExistingFile())
 		l.Expect(l.links()).NotTo(BeEmpty())
 	}
 	out, err = uninstall("--yes")
+	l.Expect(err).To(HaveOccurred(), "a pod runs")
+	l.Expect(out).To(And(ContainSubstring("is used by"), ContainSubstring("eth0"), ContainSubstring("the pod loses its network")))
+	l.Expect(l.listPath()).To(BeAnExistingFile())
+	l.Expect(l.links()).NotTo(BeEmpty())
+	out, err = uninstall("--yes", "--force")
 	l.Expect(err).NotTo(HaveOccurred(), out)
 	l.Expect(out).To(And(ContainSubstring("removed"), ContainSubstring("link cad"), ContainSubstring("stays")))
 	l.Expect(l.listPath()).NotTo(BeAnExistingFile())

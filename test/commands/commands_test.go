@@ -24,6 +24,12 @@ func TestNetwork(t *testing.T) {
 	nodescript.Run(t, "testdata/network", map[string]string{"DRIVER": "agent"})
 }
 
+// TestAccidents runs what wakes people at night: each script has the first output that a
+// person sees, the commands to the cause, and the cure.
+func TestAccidents(t *testing.T) {
+	nodescript.Run(t, "testdata/accidents", map[string]string{"DRIVER": "agent"})
+}
+
 func TestDocker(t *testing.T) {
 	t.Run("agent", func(t *testing.T) {
 		nodescript.Run(t, "testdata/docker", map[string]string{"DRIVER": "agent", "SPACE": "LocalDefault"})

@@ -145,6 +145,10 @@ func TestRebuild(t *testing.T) {
 		n.t.Cleanup(server.Stop)
 		return []string{"--runtime", "unix://" + socket, "--network", "demo"}
 	}
+	emptyResult := func(n *lostNode, _ []localapi.Lease, _ []*stage.Pod) []string { // as after a crash of the machine
+		must(n.t, os.WriteFile(filepath.Join(n.Dir, "cni", "results", "demo-crashed-eth0"), nil, 0o600))
+		return []string{"--runtime", "none"}
+	}
 	noRuntime := func(n *lostNode, _ []localapi.Lease, _ []*stage.Pod) []string {
 		return []string{"--runtime", "unix://" + filepath.Join(n.Dir, "no-runtime")}
 	}
@@ -157,6 +161,7 @@ func TestRebuild(t *testing.T) {
 		"from CNI results, no note":    {[]string{"cadastre.db", "cadastre.db.note"}, results, true},
 		"from sandboxes":               {[]string{"cadastre.db"}, runtime, true},
 		"the runtime does not answer":  {[]string{"cadastre.db"}, noRuntime, false},
+		"one CNI result is empty":      {[]string{"cadastre.db"}, emptyResult, false},
 		"no runtime, no notes":         {[]string{"cadastre.db", "cadastre.db.note", "../run/db.note"}, noRuntime, false},
 		"from CNI results, both notes": {[]string{"cadastre.db", "cadastre.db.note", "../run/db.note"}, results, true},
 	} {

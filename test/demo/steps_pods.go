@@ -96,6 +96,11 @@ func (d *demo) tellSent(ctx context.Context, protocol string, from, to stage.End
 // delete deletes the pods and looks at what is left.
 func (d *demo) delete(ctx context.Context) error {
 	d.Step("Delete the pods with CNI's DEL.")
+	if d.node != nil { // without, other programs change the network that the agent sees
+		if err := d.AwaitRest(ctx, d.agent, d.inNode); err != nil {
+			return err
+		}
+	}
 	for _, p := range d.pods {
 		if err := d.inNode(func() error { return d.network.Del(ctx, p) }); err != nil {
 			return err

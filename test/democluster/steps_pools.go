@@ -177,6 +177,14 @@ func (c *cluster) delete(ctx context.Context) error {
 	if err := c.silence(); err != nil {
 		return err
 	}
+	for _, n := range c.running() {
+		if n.ns == nil { // other programs change the machine's own network
+			break
+		}
+		if err := n.AwaitRest(ctx, n.agent, n.inside); err != nil {
+			return err
+		}
+	}
 	for _, n := range c.nodes {
 		for len(n.pods) > 0 {
 			if err := n.delete(ctx, n.pods[0]); err != nil {

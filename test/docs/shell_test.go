@@ -38,6 +38,7 @@ func notRun() map[string]string {
 	return map[string]string{
 		"kubectl":                     cluster,
 		"docker":                      engine,
+		"tar -xf cadastre_":           "needs the files of a release: make e2e-release makes them, and runs the pages that need no cluster",
 		"make":                        long,
 		"CADASTRE_PLOTS":              long,
 		"helm":                        "needs a cluster: make e2e-chart installs, upgrades and rolls back the charts",
@@ -73,6 +74,8 @@ func exits() map[string]string {
 	const shows = "4|5" // findings, or a witness is missing: the kernel shows the namespaces of the whole machine
 	return map[string]string{
 		"cadastre check": shows,
+		"cadastre explain address 10.1.5.7 --at 14:05":            "1", // the history of the page's node begins later
+		"cadastre explain address 10.231.0.18":                    "1", // the page's address is of another node's block
 		"curl -s http://127.0.0.1:10262/metrics | grep -e awscni": "1", // a node without a cloud has none
 	}
 }

@@ -23,6 +23,7 @@ func threads() exceptions {
 		"operator/runner/election.go: Go":                             "the election; awaited by elect",
 		"operator/runner/runner.go: Go":                               "the controllers; awaited by work",
 		"operator/runner/queue.go: Go":                                "a run of a key; awaited by Queue.Run",
+		"operator/runner/queue.go: AfterFunc":                         "frees the worker of a long run; stopped when the run ends",
 		"operator/serve.go: Go":                                       "the listener; awaited by serve",
 		"operator/page_objects.go: Go":                                "the informers of an open page; ended by their context, awaited by Run",
 		"operator/nodeipam/api.go: go":                                "Controller.Start; ended and awaited by Close",
@@ -30,6 +31,7 @@ func threads() exceptions {
 		"operator/netresource/objects/objects.go: Go":                 "the informer; awaited by Follow",
 		"operator/netresource/clusterpool/follow.go: Go":              "writes status; awaited by Follow",
 		"operator/netresource/manager.go: Go":                         "awaited by Close; workers by Resync",
+		"operator/netresource/manager.go: AfterFunc":                  "frees the worker of a long round; stopped when the round ends",
 		"ipam/source.go: Go":                                          "follows and reports the NetResourceSet of a subscribed IPAM; ended and awaited by Close",
 		"ipam/externalallocator.go: AfterFunc":                        "releases an address whose timer has expired; stopped with the timer",
 		"operator/netresource/calls.go: go":                           "a call of the provider; awaited by its caller until the deadline, then counted in a gauge; Close names those that do not return",
@@ -48,6 +50,7 @@ func threads() exceptions {
 		"httpserver/httpserver.go: AfterFunc":                         "shuts the server down when its context ends; awaited by Serve",
 		"controller/lifecycle.go: go":                                 "the loop of AfterInit; ended and awaited by Close",
 		"controller/process.go: AfterFunc":                            "the watchdog of an event, stopped when the event ends",
+		"controller/guard.go: go":                                     "ends the coroutine of a call that has ended its goroutine; ends at once",
 		"internal/testkit/ipamapitest/races.go: go":                   "workers of a test, awaited by it",
 		"internal/testkit/apistoretest/cases.go: Go":                  "workers of a test, awaited by it",
 		"plugins/kubestate/apistore/store.go: AfterFunc":              "ends a request with the store; stopped when the request ends",
@@ -82,6 +85,7 @@ func threads() exceptions {
 		"kvdb/kvdbtest/suite.go: Go":                                  "workers of a test, awaited by it",
 		"kvdb/kvdbtest/races.go: go":                                  "workers of a test, awaited by it",
 		"plugins/restapi/restapi.go: Go":                              "one for each listener; awaited by Serve",
+		"plugins/restapi/comparisons.go: Go":                          "the comparison under way, and what ends it with the agent; awaited by Serve",
 		"operator/netresource/netresourcetest/netresourcetest.go: go": "a check of a provider; awaited, or the check fails because it does not return",
 	}
 }

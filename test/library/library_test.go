@@ -139,7 +139,7 @@ func operate(t *testing.T, server dynamic.Interface, cloud *memcloud.Cloud) *net
 	client, log := netresource.NewClient(server, 0), slog.New(slog.DiscardHandler)
 	m, err := netresource.New(netresource.Config{
 		Instances: cloudpool.New(cloudpool.Config{Cloud: cloud, Pre: 4, Consistency: time.Second, Log: log}), API: client,
-		ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond, ResyncInterval: time.Second, Consistency: time.Second, QPS: 200, Log: log,
+		ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond, ResyncInterval: time.Second, Consistency: time.Second, Log: log,
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	var work sync.WaitGroup

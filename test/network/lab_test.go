@@ -110,6 +110,7 @@ type cluster struct {
 	router *netlab.Namespace
 	nodes  []*node
 	strays *strays
+	rested bool
 }
 
 // node is a machine of the cluster.
@@ -181,8 +182,25 @@ func (c *cluster) namespace() *netlab.Namespace {
 	c.t.Helper()
 	ns, err := netlab.New()
 	c.must(err)
-	c.t.Cleanup(func() { _ = ns.Close() })
+	c.t.Cleanup(func() {
+		c.rest()
+		_ = ns.Close()
+	})
 	return ns
+}
+
+// rest waits at the end of a test, before its first namespace goes, until the agents are at
+// rest.
+func (c *cluster) rest() {
+	if c.rested || c.t.Failed() || c.t.Skipped() {
+		return
+	}
+	c.rested = true
+	for _, n := range c.nodes {
+		if n.process != nil {
+			c.must(n.AwaitRest(context.Background(), n.process, n.ns.Do))
+		}
+	}
 }
 
 // ip runs commands of ip in a namespace, with one process.
@@ -282,7 +300,7 @@ func (n *node) configuration() string {
 	}
 	return fmt.Sprintf(`
 ipamConfig: {podSubnetCIDR: "%s", vppHostSubnetCIDR: "%s", nodeInterconnectCIDR: "%s", vxlanCIDR: "%s", serviceCIDR: "%s"}
-cadastre: {nodeID: %d, dataplane: linux, transport: %s, coolDown: 0s, cni: {confDir: %s, binDir: %s}, nodeIDs: {quarantine: 0s}, controller: {remoteDBProbingInterval: 200ms},
+cadastre: {nodeID: %d, dataplane: linux, transport: %s, coolDown: 0s, cni: {confDir: %s, binDir: %s}, nodeIDs: {quarantine: 0s}, controller: {remoteDBProbingInterval: 200ms, enableVerification: true},
   witnesses: {runtime: none, engine: none}, kvdb: {type: etcd, endpoints: ["http://%s:2379"]}%s%s}
 `,
 		n.pick("10.1.0.0/16", "fd00:1::/48"), n.pick("172.30.0.0/16", "fd00:2::/48"), n.pick("192.168.16.0/24", "fd00:3::/64"),

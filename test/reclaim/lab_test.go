@@ -69,7 +69,8 @@ type settings struct {
 	grace, undo, interval string
 	coolDown              string
 	noRuntime             bool
-	further               int // of several labs in one test: the number of this one
+	wired                 bool // the agent makes the interfaces of pods
+	further               int  // of several labs in one test: the number of this one
 }
 
 func newLab(t testing.TB, s settings) *lab {
@@ -101,14 +102,17 @@ func newLab(t testing.TB, s settings) *lab {
 ipamConfig: {podSubnetCIDR: 10.%d.0.0/16}
 cadastre:
   coolDown: %s
+  controller: {enableVerification: true}
+  dataplane: %s
   witnesses: {netns: [], runtime: %q, engine: none, interval: %s}
   reclaim: {grace: %s, undo: %s}
-`, 112+(os.Getpid()+s.further)%128, or(s.coolDown, "1s"), runtime, or(s.interval, "100ms"), or(s.grace, "300ms"), or(s.undo, "1h"))
+`, 112+(os.Getpid()+s.further)%128, or(s.coolDown, "1s"), map[bool]string{false: "none", true: "linux"}[s.wired], runtime, or(s.interval, "100ms"), or(s.grace, "300ms"), or(s.undo, "1h"))
 	g.Expect(os.WriteFile(l.agent.Config, []byte(conf), 0o600)).To(Succeed())
 	l.home, err = netlab.New()
 	g.Expect(err).NotTo(HaveOccurred())
 	l.start()
 	t.Cleanup(l.close)
+	t.Cleanup(l.rest)
 	return l
 }
 
@@ -132,6 +136,13 @@ func (l *lab) kill() {
 	l.t.Helper()
 	l.g.Expect(l.proc.Kill()).To(Succeed())
 	l.start()
+}
+
+// rest waits at the end of a test until the agent is at rest.
+func (l *lab) rest() {
+	if !l.t.Failed() {
+		l.g.Expect(l.agent.AwaitRest(context.Background(), l.proc, l.home.Do)).To(Succeed())
+	}
 }
 
 func (l *lab) close() {

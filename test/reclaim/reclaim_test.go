@@ -4,6 +4,7 @@
 package reclaim
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestALeakedLeaseIsReleased(t *testing.T) {
 	l.becomes("leaked", "pending")
 	l.g.Expect(l.cli("reclaim", "list")).To(And(
 		ContainSubstring("pending"), ContainSubstring(leaked.String()), ContainSubstring("shop/leaked"),
-		ContainSubstring("has no sandbox leaked"), ContainSubstring("network namespaces has "+leaked.String())))
+		ContainSubstring("has no sandbox leaked"), ContainSubstring(", which had "+leaked.String())))
 	l.becomes("leaked", "")
 	l.g.Expect(l.cli("reclaim", "list")).To(ContainSubstring("reclaimed"))
 	l.g.Expect(l.state("used")).To(Equal("held"))
@@ -218,7 +219,9 @@ func TestAnAddressInUseWithoutALease(t *testing.T) {
 	l := newLab(t, settings{})
 	a := l.add("c1")
 	next := a.Next()
-	l.g.Expect(l.pods["c1"].Do(func() error { return setAddress("stray", next) })).To(Succeed())
+	l.connect(l.home, "stray", l.pods["c1"], "stray")
+	l.ip(l.pods["c1"], fmt.Sprintf("addr add %s/32 dev stray", next))
+	l.ip(l.home, fmt.Sprintf("route add %s dev stray", next))
 	l.g.Eventually(func() string { return l.cli("leases") }).WithTimeout(time.Minute).Should(ContainSubstring("quarantined"))
 	l.g.Expect(l.cli("leases")).To(MatchRegexp(`%s .*quarantined`, next))
 	l.g.Expect(l.add("c2")).NotTo(Equal(next))

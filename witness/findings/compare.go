@@ -22,6 +22,7 @@ func Compare(book Book, world *witness.World) []Finding {
 	c.ledgerItself()
 	c.leases()
 	c.addresses()
+	c.notTheirOwn()
 	c.quarantines()
 	c.witnesses()
 	c.network()
@@ -52,8 +53,10 @@ type comparison struct {
 	found []Finding
 
 	leased map[netip.Addr][]*ledger.Lease // all leases, by address
-	places map[netip.Addr][]place         // of the kernel, sorted; empty without the kernel
-	host   *witness.Namespace             // nil: not known
+	places map[netip.Addr][]place         // that prove a use, sorted; empty without the kernel
+	// strays has the addresses of blocks that a namespace has and that do not answer there.
+	strays map[*witness.Namespace][]place
+	host   *witness.Namespace // nil: not known
 	// byName has the namespaces by their files.
 	byName map[string]*witness.Namespace
 	// known has the namespaces of leases and sandboxes.
@@ -92,6 +95,7 @@ func newComparison(book Book, world *witness.World) *comparison {
 		world:  world,
 		leased: map[netip.Addr][]*ledger.Lease{},
 		places: map[netip.Addr][]place{},
+		strays: map[*witness.Namespace][]place{},
 		byName: map[string]*witness.Namespace{},
 		known:  map[*witness.Namespace]bool{},
 		pods:   map[netip.Addr]user{},
@@ -121,10 +125,13 @@ func (c *comparison) indexKernel() {
 		for _, path := range ns.Paths {
 			c.byName[path] = ns
 		}
-		for j := range ns.Links {
-			for _, p := range ns.Links[j].Addrs {
-				c.places[p.Addr()] = append(c.places[p.Addr()], place{ns, &ns.Links[j], p})
-			}
+	}
+	for _, s := range c.world.Sightings(func(netip.Addr) bool { return true }) {
+		p := place{s.Namespace, s.Link, s.Prefix}
+		if s.Answers || c.blockOf(s.Addr) == nil || c.ofLease(s) {
+			c.places[s.Addr] = append(c.places[s.Addr], p)
+		} else {
+			c.strays[s.Namespace] = append(c.strays[s.Namespace], p)
 		}
 	}
 	for _, places := range c.places {
@@ -146,6 +153,20 @@ func (c *comparison) indexKernel() {
 			c.known[ns] = true
 		}
 	}
+}
+
+// ofLease reports whether a sighting is that of the holder of the address: in the namespace
+// that its lease names, or in any that counts if it names none.
+func (c *comparison) ofLease(s witness.Sighting) bool {
+	return slices.ContainsFunc(c.leased[s.Addr], func(l *ledger.Lease) bool {
+		switch {
+		case !l.InUse() || l.Purpose == ledger.ForInfra: // those are the host's
+			return false
+		case l.NetNS == "":
+			return s.Namespace.Counts && !s.Link.Loopback
+		}
+		return slices.Contains(s.Namespace.Paths, l.NetNS)
+	})
 }
 
 // indexPods notes the addresses of pods: those that the runtime reports, those in the
@@ -174,11 +195,7 @@ func (c *comparison) indexPods() {
 		name := s.Namespace + "/" + s.Name
 		addrs := slices.Clone(s.Addrs)
 		if ns := c.byName[s.NetNS]; ns != nil && !ns.Host {
-			for _, l := range ns.Links {
-				for _, p := range l.Addrs {
-					addrs = append(addrs, p.Addr())
-				}
-			}
+			addrs = append(addrs, c.inside(ns)...)
 		}
 		for _, a := range addrs {
 			c.notePod(
@@ -187,6 +204,23 @@ func (c *comparison) indexPods() {
 			)
 		}
 	}
+}
+
+// inside returns the addresses that a namespace is a place of.
+func (c *comparison) inside(ns *witness.Namespace) (all []netip.Addr) {
+	for _, l := range ns.Links {
+		for _, p := range l.Addrs {
+			if c.has(ns, p.Addr()) {
+				all = append(all, p.Addr())
+			}
+		}
+	}
+	return all
+}
+
+// has reports whether a namespace is a place of an address.
+func (c *comparison) has(ns *witness.Namespace, a netip.Addr) bool {
+	return slices.ContainsFunc(c.places[a], func(p place) bool { return p.Namespace == ns })
 }
 
 // notePod keeps the user of an address. The runtime counts more than the cluster; of two

@@ -4,6 +4,7 @@
 package findings_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -33,12 +34,12 @@ func differences() []difference {
 			n.world.Engine.Networks[2].Endpoints = nil
 			n.dropNamespace("/var/run/docker/netns/db")
 		}, []string{"C201 172.20.0.2 is leased to container mac-db, which is gone"}},
-		{"an address was added by hand", func(n *node) { addLink(n.namespace("/var/run/docker/netns/db"), "x0", "dummy", "10.1.5.77/24") },
+		{"an address was added by hand", func(n *node) { addLink(n.namespace("/var/run/docker/netns/db"), "x0", "", "10.1.5.77/24") },
 			[]string{`C202 10.1.5.77 of pool "default" is in use without a lease: link x0 of network namespace /var/run/docker/netns/db`}},
-		{"an address was added to a pod by hand", func(n *node) { addLink(n.namespace("/var/run/netns/web"), "x0", "dummy", "10.1.5.77/24") },
+		{"an address was added to a pod by hand", func(n *node) { addLink(n.namespace("/var/run/netns/web"), "x0", "", "10.1.5.77/24") },
 			[]string{`C202 10.1.5.77 of pool "default" is in use without a lease: link x0 of network namespace /var/run/netns/web`}},
 		{"an address in use is quarantined", func(n *node) {
-			addLink(n.namespace("/var/run/docker/netns/db"), "x0", "dummy", "10.1.5.77/24")
+			addLink(n.namespace("/var/run/docker/netns/db"), "x0", "", "10.1.5.77/24")
 			n.lease(ledger.Lease{Addr: addr("10.1.5.77"), Block: prefix("10.1.5.0/24"), Pool: "default", State: ledger.Quarantined})
 		}, []string{`C202 10.1.5.77 of pool "default" is in use without a lease: link x0 of network namespace /var/run/docker/netns/db (it is quarantined: no pod gets it)`}},
 		{"an address is at the engine only", func(n *node) {
@@ -48,15 +49,15 @@ func differences() []difference {
 		{"an auxiliary address has no lease", func(n *node) {
 			n.world.Engine.Networks[2].Pools[0].Aux = map[string]netip.Addr{"router": addr("172.20.0.254")}
 		}, []string{`C202 172.20.0.254 of pool "docker/LocalDefault/172.20.0.0/24" is in use without a lease: network blue uses 172.20.0.254: auxiliary address router`}},
-		{"a pod has an address of another node", func(n *node) { addLink(n.namespace("/var/run/netns/web"), "x0", "dummy", "10.1.7.9/24") },
+		{"a pod has an address of another node", func(n *node) { addLink(n.namespace("/var/run/netns/web"), "x0", "", "10.1.7.9/24") },
 			[]string{`C203 10.1.7.9 of pool "default" is in no block of this node, and is on link x0 of network namespace /var/run/netns/web`}},
-		{"two namespaces have one address", func(n *node) { addLink(n.namespace("/var/run/netns/api"), "x0", "dummy", "10.1.5.2/24") },
+		{"two namespaces have one address", func(n *node) { addLink(n.namespace("/var/run/netns/api"), "x0", "", "10.1.5.2/24") },
 			[]string{"C204 2 network namespaces have 10.1.5.2, which is leased to pod default/web"}},
-		{"a pod has the gateway's address", func(n *node) { addLink(n.namespace("/var/run/netns/api"), "x0", "dummy", "10.1.5.1/24") },
+		{"a pod has the gateway's address", func(n *node) { addLink(n.namespace("/var/run/netns/api"), "x0", "", "10.1.5.1/24") },
 			[]string{"C204 2 network namespaces have 10.1.5.1, which belongs to this node"}},
 		{"the address has moved to another namespace", func(n *node) {
 			n.namespace("/var/run/netns/web").Links[1].Addrs = nil
-			addLink(n.namespace("/var/run/netns/api"), "x0", "dummy", "10.1.5.2/24")
+			addLink(n.namespace("/var/run/netns/api"), "x0", "", "10.1.5.2/24")
 		}, []string{"C205 10.1.5.2 is leased to pod default/web with network namespace /var/run/netns/web, and is on link x0 of network namespace /var/run/netns/api"}},
 		{"the sandbox is gone and a process keeps its address", func(n *node) {
 			n.dropSandbox("web")
@@ -64,6 +65,10 @@ func differences() []difference {
 		}, []string{"C205 10.1.5.2 is leased to pod default/web, whose sandbox and network namespace are gone, and is on link eth0 of network namespace /proc/4711/ns/net"}},
 		{"the sandbox lives and its address is gone", func(n *node) { n.namespace("/var/run/netns/web").Links[1].Addrs = nil },
 			[]string{"C206 10.1.5.2 is leased to pod default/web and is on no link"}},
+		{"a lease has not recorded its namespace", func(n *node) {
+			i := slices.IndexFunc(n.book.Leases, func(l ledger.Lease) bool { return l.Addr == addr("10.1.5.2") })
+			n.book.Leases[i].NetNSID.Cookie = 0
+		}, []string{"C213 whether /var/run/netns/web is still the network namespace of the pod of 10.1.5.2 cannot be told"}},
 		{"the endpoint is gone and a process keeps its address", func(n *node) { n.world.Engine.Networks[2].Endpoints = nil },
 			[]string{"C205 172.20.0.2 is leased to container mac-db, which the engine does not have any more, and is on link eth0 of network namespace /var/run/docker/netns/db"}},
 		{"the container runs and its address is gone", func(n *node) { n.namespace("/var/run/docker/netns/db").Links[1].Addrs = nil },
@@ -108,6 +113,22 @@ func differences() []difference {
 			[]string{"C210 the runtime is needed for the leases of pods and cannot be asked: no socket"}},
 		{"the engine is missing", func(n *node) { n.without(witness.Engine, witness.Missing) },
 			[]string{"C210 the engine is needed for the pools of Docker and cannot be asked: no socket"}},
+		{"a process has addresses of others, and nothing leads to it", func(n *node) {
+			stray := witness.Namespace{NSID: 99, Paths: []string{"/proc/4711/ns/net"}}
+			for _, a := range []string{"10.1.5.78/32", "10.1.5.77/24", "10.1.5.2/24", "10.1.5.1/24", "172.20.0.2/24"} {
+				addLink(&stray, "x0", "", a)
+			}
+			n.world.Kernel.Namespaces = append(n.world.Kernel.Namespaces, stray)
+		}, []string{"C212 network namespace /proc/4711/ns/net has 5 addresses, such as 10.1.5.1, which are not its own and do not answer there"}},
+		{"a pod has addresses that are not its own", func(n *node) {
+			ns := n.namespace("/var/run/netns/web")
+			host := link(n.host(), fmt.Sprintf("veth%d", ns.NSID))
+			host.Master, ns.Links[1].Addrs = 0, []netip.Prefix{prefix("10.1.5.2/32")}
+			n.host().Routes = append(n.host().Routes, witness.Route{Dst: prefix("10.1.5.2/32"), Link: host.Index})
+			addLink(ns, "x0", "dummy", "10.1.5.3/32")
+			addLink(ns, "x1", "dummy", "10.1.5.79/24")
+			n.world.Runtime.Sandboxes[0].NetNS = "" // the lease names the pod
+		}, []string{"C212 pod default/web has 2 addresses, such as 10.1.5.3, which are not its own and do not answer there"}},
 		{"the host has an address of the block", func(n *node) { addLink(n.host(), "x0", "dummy", "10.1.5.9/32") },
 			[]string{`C211 10.1.5.9 of pool "default" is on link x0 of the host and has no lease`}},
 	}
@@ -337,8 +358,8 @@ func TestFindingsAreSorted(t *testing.T) {
 	g := NewWithT(t)
 	n := healthyNode()
 	n.namespace("/var/run/netns/web").Links[1].Addrs = nil
-	addLink(n.namespace("/var/run/docker/netns/db"), "x0", "dummy", "10.1.5.78/24")
-	addLink(n.namespace("/var/run/docker/netns/db"), "x1", "dummy", "10.1.5.77/24")
+	addLink(n.namespace("/var/run/docker/netns/db"), "x0", "", "10.1.5.78/24")
+	addLink(n.namespace("/var/run/docker/netns/db"), "x1", "", "10.1.5.77/24")
 	n.book.Differs = "x"
 	n.book.Docker = append(n.book.Docker, dockerPool("172.22.0.0/24", false))
 	var got []string

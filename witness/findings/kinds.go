@@ -20,6 +20,10 @@ const (
 	RepairRelease       = "release"        // the lease is released
 )
 
+// MissingAddress is the number of a finding that a person may repair for all leases at once:
+// see WhyKept.
+const MissingAddress = "C206"
+
 // Kind describes the findings of one number. docs/findings.md has the same table.
 type Kind struct {
 	Number  string
@@ -39,12 +43,14 @@ const (
 	numOutside          = "C203"
 	numDuplicate        = "C204"
 	numElsewhere        = "C205"
-	numMissingAddress   = "C206"
+	numMissingAddress   = MissingAddress
 	numPodWithoutLease  = "C207"
 	numUnusedQuarantine = "C208"
 	numEndedPod         = "C209"
 	numWitness          = "C210"
 	numHostAddress      = "C211"
+	numNotTheirOwn      = "C212"
+	numUnidentified     = "C213"
 	numDefaultRoute     = "C301"
 	numGateway          = "C302"
 	numRouteInside      = "C303"
@@ -102,7 +108,8 @@ func Kinds() []Kind {
 			numMissingAddress, "missing-address",
 			"The address of a lease is on no link, and its owner is not proven to be gone.",
 			"kernel; runtime or engine, if present", "",
-			"start the pod again; if its container has ended, `cadastre release --ip ADDRESS`",
+			"start the pod again; if its container has ended, `cadastre release --ip ADDRESS`; " +
+				"on a node without a container runtime `cadastre repair C206 --all`",
 		},
 		{
 			numPodWithoutLease, "pod-without-lease",
@@ -128,6 +135,19 @@ func Kinds() []Kind {
 			numHostAddress, "host-address",
 			"The host itself has an address of a block of pods and has no lease of it.", "kernel", "",
 			"remove the address from the host (`ip address del`)",
+		},
+		{
+			numNotTheirOwn, "addresses-not-its-own",
+			"A pod or process has addresses of a block that are not its own. They do not answer there.", "kernel", "",
+			"remove the addresses from its links, or end it; other pods keep and get these addresses",
+		},
+		{
+			numUnidentified,
+			"unidentified-namespace",
+			"Whether the namespace at the path of a lease is still the pod's cannot be told: nothing is repaired or reclaimed.",
+			"kernel",
+			"",
+			"start the pod again; Linux 5.14 or newer and CAP_SYS_ADMIN make namespaces certain",
 		},
 		{
 			numDefaultRoute, "missing-default-route",

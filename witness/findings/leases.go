@@ -52,6 +52,7 @@ func (c *comparison) leases() {
 			continue
 		}
 		places := c.places[l.Addr]
+		c.unidentified(l)
 		v := c.world.Verdict(*l)
 		switch {
 		case v.Conclusion == witness.Gone:
@@ -62,6 +63,16 @@ func (c *comparison) leases() {
 		case len(places) > 0:
 			c.inPlace(l, places)
 		}
+	}
+}
+
+// unidentified reports a lease of a pod whose network namespace cannot be told from another one.
+func (c *comparison) unidentified(l *ledger.Lease) {
+	if c.world.Unidentified(*l) {
+		text := fmt.Sprintf("whether %s is still the network namespace of the pod of %s cannot be told",
+			l.NetNS, l.Addr)
+		c.add(numUnidentified, subjectOf(l), text, []witness.Evidence{{Witness: witness.Kernel, Text: text}},
+			leaseFacts(l)...)
 	}
 }
 
@@ -100,6 +111,33 @@ func (c *comparison) onNoLink(l *ledger.Lease) {
 		fmt.Sprintf("%s is leased to %s and is on no link", l.Addr, holder(l)), evidence, facts...)
 }
 
+// WhyKept says why "cadastre repair C206 --all" keeps the lease of a missing address, "" if it
+// may release it: the node has no runtime that would tell whether the pod runs, no namespace
+// is at the path of the lease, and the cluster does not have the pod.
+func WhyKept(l *ledger.Lease, world *witness.World) string {
+	runtime := world.Report(witness.Runtime)
+	switch {
+	case l.Purpose != ledger.ForPod:
+		return fmt.Sprintf("it is the lease of a %s, not of a pod", l.Purpose)
+	case runtime.State == witness.Missing:
+		return "the runtime cannot be asked whether the pod runs: " + runtime.Reason
+	case runtime.State != witness.NotApplicable:
+		return "this node has a container runtime: what that has lost is reclaimed without a person, and this pod still runs"
+	case world.Kernel == nil:
+		return "the kernel cannot be asked whether the network namespace exists"
+	}
+	for i := range world.Kernel.Namespaces {
+		ns := &world.Kernel.Namespaces[i]
+		if slices.Contains(ns.Paths, l.NetNS) && !ns.Identity(world.BootID).IsNot(l.NetNSID) {
+			return fmt.Sprintf("its network namespace %s still exists", l.NetNS)
+		}
+	}
+	if world.Cluster != nil && l.Pod.Name != "" && world.Cluster.Pod(l.Pod.Namespace, l.Pod.Name) != nil {
+		return "the cluster still has pod " + l.Pod.String()
+	}
+	return ""
+}
+
 // podEnded returns the statement of the cluster that the pod of a lease has ended, "" if
 // the cluster has the pod or cannot tell.
 func (c *comparison) podEnded(l *ledger.Lease) string {
@@ -128,6 +166,9 @@ func static(uid string) bool {
 // inPlace reports a lease whose address is in another namespace than its own.
 func (c *comparison) inPlace(l *ledger.Lease, places []place) {
 	own := c.byName[l.NetNS]
+	if own != nil && own.Identity(c.world.BootID).IsNot(l.NetNSID) {
+		own = nil // the path names another namespace by now
+	}
 	if why := c.ended(l, places[0]); own == nil && why != "" {
 		c.add(numElsewhere, subjectOf(l),
 			fmt.Sprintf("%s is leased to %s, %s, and is on %s", l.Addr, holder(l), why, places[0]),

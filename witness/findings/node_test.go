@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/findings"
@@ -38,11 +39,13 @@ func emptyNode() *node {
 		},
 		world: witness.World{
 			Driver: driver,
+			BootID: "b",
 			Kernel: &witness.KernelView{Namespaces: []witness.Namespace{{
 				ID:     witness.NamespaceID{Dev: 4, Inode: 1},
 				Host:   true,
+				Counts: true,
 				Paths:  []string{"/proc/1/ns/net"},
-				Links:  []witness.Link{{Index: 1, Name: "lo", Kind: "", Addrs: []netip.Prefix{prefix("127.0.0.1/8")}}, {Index: 2, Name: "eth0", Addrs: []netip.Prefix{prefix("192.168.16.5/24")}}},
+				Links:  []witness.Link{{Index: 1, Name: "lo", Loopback: true, Addrs: []netip.Prefix{prefix("127.0.0.1/8")}}, {Index: 2, Name: "eth0", Addrs: []netip.Prefix{prefix("192.168.16.5/24")}}},
 				Routes: []witness.Route{{Dst: prefix("0.0.0.0/0"), Gateway: addr("192.168.16.254"), Link: 2}, {Dst: prefix("192.168.16.0/24"), Link: 2}},
 			}}},
 			Runtime: &witness.RuntimeView{Name: "containerd", Version: "2.1.4"},
@@ -97,13 +100,16 @@ func (n *node) addBridge(name string, index int, p netip.Prefix) {
 // of the host.
 func (n *node) addNamespace(path string, p netip.Prefix, gateway netip.Addr, bridge int) {
 	index := 100 + len(n.world.Kernel.Namespaces)
-	n.host().Links = append(n.host().Links, witness.Link{Index: index, Name: fmt.Sprintf("veth%d", index), Kind: "veth", Peer: 2, Master: bridge})
+	n.host().Links = append(n.host().Links, witness.Link{Index: index, Name: fmt.Sprintf("veth%d", index), Kind: "veth", Peer: 2, Away: true, NSID: index, Master: bridge})
 	ns := witness.Namespace{
-		ID:    witness.NamespaceID{Dev: 4, Inode: uint64(index)},
-		Paths: []string{path},
+		ID:     witness.NamespaceID{Dev: 4, Inode: uint64(index)},
+		NSID:   index,
+		Cookie: uint64(index),
+		Counts: true,
+		Paths:  []string{path},
 		Links: []witness.Link{
-			{Index: 1, Name: "lo", Addrs: []netip.Prefix{prefix("127.0.0.1/8")}},
-			{Index: 2, Name: "eth0", Kind: "veth", Peer: index, Addrs: []netip.Prefix{p}},
+			{Index: 1, Name: "lo", Loopback: true, Addrs: []netip.Prefix{prefix("127.0.0.1/8")}},
+			{Index: 2, Name: "eth0", Kind: "veth", Peer: index, Away: true, Addrs: []netip.Prefix{p}},
 		},
 		Routes: []witness.Route{{Dst: p.Masked(), Link: 2}},
 	}
@@ -120,13 +126,15 @@ func (n *node) addNamespace(path string, p netip.Prefix, gateway netip.Addr, bri
 // addPod adds a pod with a lease, a namespace, a sandbox and a Pod object.
 func (n *node) addPod(name, pool, block, a, gateway string, bridge int) {
 	path := "/var/run/netns/" + name
+	number := uint64(100 + len(n.world.Kernel.Namespaces)) // of the namespace that follows
 	n.lease(ledger.Lease{
-		Addr:  addr(a),
-		Block: prefix(block),
-		Pool:  pool,
-		Key:   ledger.Key{Network: "pods", ContainerID: "sandbox-" + name, IfName: "eth0"},
-		Pod:   ledger.Pod{Namespace: "default", Name: name, UID: "uid-" + name},
-		NetNS: path,
+		Addr:    addr(a),
+		Block:   prefix(block),
+		Pool:    pool,
+		Key:     ledger.Key{Network: "pods", ContainerID: "sandbox-" + name, IfName: "eth0"},
+		Pod:     ledger.Pod{Namespace: "default", Name: name, UID: "uid-" + name},
+		NetNS:   path,
+		NetNSID: kv.NetNSID{Boot: "b", Dev: 4, Inode: number, Cookie: number},
 	})
 	var gw netip.Addr
 	if gateway != "" {
@@ -211,7 +219,7 @@ func (n *node) without(name witness.Name, state witness.State) {
 
 // addLink adds an address to a link of a namespace.
 func addLink(ns *witness.Namespace, name, kind, p string) {
-	ns.Links = append(ns.Links, witness.Link{Index: 50 + len(ns.Links), Name: name, Kind: kind, Addrs: []netip.Prefix{prefix(p)}})
+	ns.Links = append(ns.Links, witness.Link{Index: 50 + len(ns.Links), Name: name, Kind: kind, MAC: "02:00:00:00:00:50", Addrs: []netip.Prefix{prefix(p)}})
 }
 
 // addRoute adds a route over a new link of the host.

@@ -168,7 +168,7 @@ func TestOnlyTheFindingsOfTwoRoundsAreConfirmed(t *testing.T) {
 	first, second := healthyNode(), healthyNode()
 	first.namespace("/var/run/netns/web").Links[1].Addrs = nil // its ADD was in progress
 	for _, n := range []*node{first, second} {
-		addLink(n.namespace("/var/run/docker/netns/db"), "x0", "dummy", "10.1.5.77/24")
+		addLink(n.namespace("/var/run/docker/netns/db"), "x0", "", "10.1.5.77/24")
 	}
 	second.namespace("/var/run/netns/api").Links[1].Addrs = nil // its DEL is in progress
 	// The agent has quarantined the address between the rounds.

@@ -4,11 +4,12 @@
 package kernel
 
 import (
-	"net/netip"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/witness"
 )
 
 // FuzzMessages decodes damaged messages: each gives an error or a value, and none ends
@@ -24,7 +25,7 @@ func FuzzMessages(f *testing.F) {
 		_, _ = parseRoute(b)
 		_, _, _ = parseNeighbour(b)
 		_ = parseID(b)
-		_ = nextHops(netip.Prefix{}, b)
+		_ = nextHops(witness.Route{}, b)
 		interrupted := false
 		c := conn{buffers: newBuffers()}
 		_, _ = c.messages(b, &interrupted, func([]byte) error { return nil })

@@ -32,6 +32,15 @@
 //     users run in namespaces of their own are Hidden, so that nothing is ever proved:
 //     grant both or neither.
 //
+// # Which namespaces count
+//
+// Every user of a node can make a user namespace with network namespaces of its own, and give
+// their links any address. Namespace.Counts tells them from those that have to do with the
+// node: a link connects a namespace with the host's, or one of the files that name it is in
+// the folder of Docker's sandboxes or was passed to Read. The owner of a namespace plays no
+// part: pods and agents may have users of their own. World.Sightings says which addresses of
+// namespaces that count are reached there.
+//
 // # What a view proves
 //
 // An address in a view was on that link during the read. Absence from a view without

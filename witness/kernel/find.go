@@ -21,6 +21,7 @@ import (
 // candidate holds a file that may be a network namespace, under all of its names.
 type candidate struct {
 	id    witness.NamespaceID
+	named bool // a file of it says that it counts
 	files []string
 	pids  []int // processes that are in it, in the order of the procfs
 	proc  string
@@ -44,7 +45,7 @@ func processFile(proc string, pid int) string {
 // findings holds the candidates of a round and the reasons why others are hidden.
 type findings struct {
 	byID   map[witness.NamespaceID]*candidate
-	known  map[string]bool // paths that were looked at
+	known  map[string]bool // paths that were looked at, and whether they were named
 	hidden hidden
 }
 
@@ -55,7 +56,7 @@ func (r *Reader) find(paths []string) *findings {
 		f.folder(dir)
 	}
 	for _, path := range paths {
-		f.file(path)
+		f.file(path, true)
 	}
 	if r.proc != "" {
 		f.processes(r.proc)
@@ -96,17 +97,18 @@ func (f *findings) folder(dir string) {
 		f.hidden.add(dir, err)
 		return
 	}
+	named := !slices.Contains(SharedDirs(), filepath.Clean(dir))
 	for _, e := range entries {
-		f.file(filepath.Join(dir, e.Name()))
+		f.file(filepath.Join(dir, e.Name()), named)
 	}
 }
 
-// file adds the namespace that a file may be.
-func (f *findings) file(path string) {
-	if path == "" || f.known[path] {
+// file adds the namespace that a file may be. A file that is named makes the namespace count.
+func (f *findings) file(path string, named bool) {
+	if before, known := f.known[path]; path == "" || known && (before || !named) {
 		return
 	}
-	f.known[path] = true
+	f.known[path] = named
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		if !vanished(err) {
@@ -116,6 +118,7 @@ func (f *findings) file(path string) {
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFREG { // as the files of namespaces show themselves
 		c := f.add(&st)
+		c.named = c.named || named
 		c.files = append(c.files, path)
 	}
 }

@@ -108,15 +108,32 @@ func (n *node) pod(name string, addrs ...string) (*netlab.Namespace, string) {
 // connect lays a pair of links between the host and a namespace.
 func (n *node) connect(ns *netlab.Namespace, host string, addrs ...string) {
 	n.t.Helper()
-	n.do(func() error {
-		file, err := os.Open(ns.Path())
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: host}, PeerName: "eth0", PeerNamespace: netlink.NsFd(file.Fd())})
-	})
+	n.do(func() error { return connect(host, "eth0", ns) })
 	must(n.t, ns.Do(func() error { return addresses("eth0", addrs...) }))
+}
+
+// connect lays a pair of links between the namespace of the thread and another one.
+func connect(near, far string, to *netlab.Namespace) error {
+	file, err := os.Open(to.Path())
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: near}, PeerName: far, PeerNamespace: netlink.NsFd(file.Fd())})
+}
+
+// move moves a link of the thread's namespace into another one.
+func move(name string, to *netlab.Namespace) error {
+	file, err := os.Open(to.Path())
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetNsFd(link, int(file.Fd()))
 }
 
 // addresses sets a link up and gives it addresses.

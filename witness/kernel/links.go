@@ -98,9 +98,10 @@ func parseLink(b []byte) (l witness.Link, nsid int32, err error) {
 		return l, here, fmt.Errorf("a message about a link has %d bytes, less than %d", len(b), unix.SizeofIfInfomsg)
 	}
 	l.Index = int(int32(binary.NativeEndian.Uint32(b[4:])))
-	l.Up = binary.NativeEndian.Uint32(b[8:])&unix.IFF_UP != 0
+	flags := binary.NativeEndian.Uint32(b[8:])
+	l.Up, l.Loopback = flags&unix.IFF_UP != 0, flags&unix.IFF_LOOPBACK != 0
 	nsid = here
-	peer := 0
+	below := 0
 	attributes(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
@@ -108,7 +109,9 @@ func parseLink(b []byte) (l witness.Link, nsid int32, err error) {
 		case unix.IFLA_ADDRESS:
 			l.MAC = net.HardwareAddr(v).String()
 		case unix.IFLA_LINK:
-			peer = int(number(v))
+			below = int(number(v))
+		case unix.IFLA_LINK_NETNSID: // as the socket's namespace numbers it, whatever the target is
+			l.Away, l.NSID = true, int(number(v))
 		case unix.IFLA_MASTER:
 			l.Master = int(number(v))
 		case unix.IFLA_TARGET_NETNSID:
@@ -121,8 +124,11 @@ func parseLink(b []byte) (l witness.Link, nsid int32, err error) {
 			})
 		}
 	})
-	if l.Kind == "veth" { // of other kinds, IFLA_LINK is the link below
-		l.Peer = peer
+	switch {
+	case l.Kind == "veth", l.Kind == "netkit":
+		l.Peer = below
+	case l.Away || below != l.Index: // a tunnel without a link below names itself
+		l.Lower = below
 	}
 	return l, nsid, nil
 }

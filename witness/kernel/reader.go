@@ -18,7 +18,8 @@ type Options struct {
 	// Host is a file of the network namespace that counts as the host's. "": that of this
 	// process. Another one needs CAP_SYS_ADMIN.
 	Host string
-	// Dirs are folders with the files of network namespaces. nil: DefaultDirs.
+	// Dirs are folders with the files of network namespaces. nil: DefaultDirs. The namespaces
+	// of a folder count, as those of Docker's, unless it is one of SharedDirs.
 	Dirs []string
 	// Proc is the mount point of a procfs whose processes are asked for their network
 	// namespaces. "": /proc. A procfs of the host may be mounted elsewhere, in place of
@@ -34,6 +35,10 @@ type Options struct {
 // DefaultDirs returns the folders in which containerd, CRI-O, "ip netns" and the Docker
 // engine keep the files of network namespaces.
 func DefaultDirs() []string { return []string{"/var/run/netns", "/var/run/docker/netns"} }
+
+// SharedDirs returns the folders whose files say nothing about their makers: runtimes, "ip
+// netns" and whatever else root starts use the same one.
+func SharedDirs() []string { return []string{"/var/run/netns", "/run/netns"} }
 
 // Reader reads the network namespaces of this node. It has no state between two reads.
 type Reader struct {
@@ -62,10 +67,11 @@ func New(o Options) *Reader {
 	return r
 }
 
-// Read returns all network namespaces that it finds: the host's, the files below the folders, the namespaces of processes, those
-// of paths, the files that leases carry, and those that the host's links lead to. It
-// fails if the host's own namespace cannot be read; the view's Hidden names other
-// namespaces that exist and cannot be read.
+// Read returns all network namespaces that it finds: the host's, the files below the folders,
+// the namespaces of processes, those of paths, and those that the host's links lead to. paths
+// are the files that leases, the runtime and libcni's cache name: their namespaces count. Read
+// fails if the host's own namespace cannot be read; the view's Hidden names other namespaces
+// that exist and cannot be read.
 func (r *Reader) Read(ctx context.Context, paths []string) (*witness.KernelView, error) {
 	view := &witness.KernelView{Taken: r.now()}
 	err := onThread(func(t *thread) error { return r.read(ctx, t, paths, view) })
@@ -114,12 +120,17 @@ func (r *Reader) read(ctx context.Context, t *thread, paths []string, view *witn
 	if err != nil {
 		return err
 	}
-	view.Namespaces[0].NSID, round.ids[nsid] = int(nsid), true
+	round.ids[nsid] = true
 	linked, err := round.linked(ctx)
 	if err != nil {
 		return err
 	}
 	view.Namespaces = append(view.Namespaces, linked...)
+	if nsid, err = host.getID(int(self.Fd())); err != nil { // the links of linked may be the first that lead here
+		return err
+	}
+	view.Namespaces[0].NSID = int(nsid)
+	count(view.Namespaces)
 	r.checkPropagation(round.plain, &found.hidden)
 	view.Hidden = found.hidden.String()
 	view.Limits = r.limits()
@@ -128,14 +139,14 @@ func (r *Reader) read(ctx context.Context, t *thread, paths []string, view *witn
 
 // readHost returns the namespace that the thread is in, that of the host.
 func readHost(c *conn) (ns witness.Namespace, err error) {
-	ns.Host = true
+	ns.Host, ns.Counts = true, true
 	if ns.ID, err = identify(current); err != nil {
 		return ns, err
 	}
 	if ns.Links, err = c.links(here); err != nil {
 		return ns, err
 	}
-	if ns.Routes, err = c.routes(); err != nil {
+	if ns.Routes, ns.OtherRoutes, err = c.allRoutes(); err != nil {
 		return ns, err
 	}
 	ns.Neighbours, err = c.neighbours()

@@ -32,7 +32,7 @@ func (r *round) candidate(c *candidate) *witness.Namespace {
 	if fd < 0 {
 		return nil
 	}
-	ns := &witness.Namespace{ID: c.id, Paths: c.paths()}
+	ns := &witness.Namespace{ID: c.id, Counts: c.named, Paths: c.paths()}
 	nsid, err := r.host.id(fd)
 	if err == nil {
 		r.ids[nsid] = true
@@ -40,7 +40,7 @@ func (r *round) candidate(c *candidate) *witness.Namespace {
 		ns.Links, err = r.host.links(nsid)
 	}
 	if err == nil {
-		ns.Routes, ns.RoutesHidden, err = r.thread.routes(fd, r.host.buffers)
+		err = r.thread.inside(fd, r.host.buffers, ns)
 	}
 	if closed := unix.Close(fd); err == nil {
 		err = os.NewSyscallError("close", closed)

@@ -17,22 +17,33 @@ import (
 // routes returns the unicast routes of the main table, of both families. The kernel
 // lists the routes of the socket's own namespace only.
 func (c *conn) routes() ([]witness.Route, error) {
-	body := make([]byte, unix.SizeofRtMsg)
-	body = appendAttr(body, unix.RTA_TABLE, unix.RT_TABLE_MAIN)
-	var routes []witness.Route
-	err := c.dump(unix.RTM_GETROUTE, body, func() { routes = routes[:0] }, func(b []byte) error {
+	main, _, err := c.listRoutes(appendAttr(make([]byte, unix.SizeofRtMsg), unix.RTA_TABLE, unix.RT_TABLE_MAIN))
+	return main, err
+}
+
+// allRoutes also returns the unicast routes of the other tables.
+func (c *conn) allRoutes() (main, others []witness.Route, err error) {
+	return c.listRoutes(make([]byte, unix.SizeofRtMsg))
+}
+
+func (c *conn) listRoutes(body []byte) (main, others []witness.Route, err error) {
+	reset := func() { main, others = main[:0], others[:0] }
+	err = c.dump(unix.RTM_GETROUTE, body, reset, func(b []byte) error {
 		more, err := parseRoute(b)
-		routes = append(routes, more...)
+		if len(more) > 0 && more[0].Table == 0 {
+			main = append(main, more...)
+		} else {
+			others = append(others, more...)
+		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the routes: %w", err)
+		return nil, nil, fmt.Errorf("list the routes: %w", err)
 	}
-	return routes, nil
+	return main, others, nil
 }
 
-// parseRoute decodes a route: one for each next hop, none if it is not a unicast route
-// of the main table.
+// parseRoute decodes a route: one for each next hop, none if it is not a unicast route.
 func parseRoute(b []byte) ([]witness.Route, error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, fmt.Errorf("a message about a route has %d bytes, less than %d", len(b), unix.SizeofRtMsg)
@@ -61,8 +72,11 @@ func parseRoute(b []byte) ([]witness.Route, error) {
 			hop(&one, kind, v)
 		}
 	})
-	if kind != unix.RTN_UNICAST || table != unix.RT_TABLE_MAIN || flags&unix.RTM_F_CLONED != 0 {
+	if kind != unix.RTN_UNICAST || table == unix.RT_TABLE_LOCAL || flags&unix.RTM_F_CLONED != 0 {
 		return nil, nil
+	}
+	if table != unix.RT_TABLE_MAIN {
+		one.Table = table
 	}
 	if one.Dst = netip.PrefixFrom(dst, bits); !one.Dst.IsValid() {
 		return nil, fmt.Errorf("a route has a destination that cannot be decoded: %x", b)
@@ -70,7 +84,7 @@ func parseRoute(b []byte) ([]witness.Route, error) {
 	if hops == nil {
 		return []witness.Route{one}, nil
 	}
-	return nextHops(one.Dst, hops), nil
+	return nextHops(one, hops), nil
 }
 
 // hop decodes the attributes of a next hop.
@@ -88,13 +102,13 @@ func hop(r *witness.Route, kind uint16, v []byte) {
 }
 
 // nextHops decodes the next hops of a route with several ones.
-func nextHops(dst netip.Prefix, b []byte) (routes []witness.Route) {
+func nextHops(of witness.Route, b []byte) (routes []witness.Route) {
 	for len(b) >= unix.SizeofRtNexthop {
 		size := int(binary.NativeEndian.Uint16(b))
 		if size < unix.SizeofRtNexthop || size > len(b) {
 			break
 		}
-		r := witness.Route{Dst: dst, Link: int(int32(binary.NativeEndian.Uint32(b[4:])))}
+		r := witness.Route{Dst: of.Dst, Table: of.Table, Link: int(int32(binary.NativeEndian.Uint32(b[4:])))}
 		attributes(b[unix.SizeofRtNexthop:size], func(kind uint16, v []byte) { hop(&r, kind, v) })
 		routes = append(routes, r)
 		b = b[min(aligned(size), len(b)):]

@@ -81,23 +81,24 @@ func (t *thread) enterFile(path string) error {
 	return errors.Join(t.enter(int(file.Fd())), file.Close())
 }
 
-// routes enters a namespace and returns its routes. hidden means that the thread may
-// not enter namespaces (CAP_SYS_ADMIN).
-func (t *thread) routes(fd int, b *buffers) (routes []witness.Route, hidden bool, err error) {
-	if t.confined {
-		return nil, true, nil
+// inside enters a namespace and reads its routes and its cookie. RoutesHidden means that the
+// thread may not enter namespaces (CAP_SYS_ADMIN).
+func (t *thread) inside(fd int, b *buffers, ns *witness.Namespace) error {
+	if ns.RoutesHidden = t.confined; t.confined {
+		return nil
 	}
 	switch err := t.enter(fd); {
 	case errors.Is(err, unix.EPERM):
-		t.confined = true
-		return nil, true, nil
+		t.confined, ns.RoutesHidden = true, true
+		return nil
 	case err != nil:
-		return nil, false, err
+		return err
 	}
 	c, err := dial(b)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	routes, err = c.routes()
-	return routes, false, errors.Join(err, c.close())
+	ns.Cookie = c.cookie()
+	ns.Routes, err = c.routes()
+	return errors.Join(err, c.close())
 }

@@ -23,12 +23,14 @@ func Apply(ctx context.Context, l *ledger.Ledger, pools []Pool, p *Plan) error {
 	if err := st.Commit(ctx); err != nil {
 		return err
 	}
+	var unleased []ledger.Unleased
 	for _, u := range p.Quarantined {
-		if _, err := l.Quarantine(ctx, u.Pool, u.Addr, quarantineKey(u.Addr), "rebuild: "+u.Reason); err != nil {
-			return err
-		}
+		unleased = append(unleased, ledger.Unleased{
+			Pool: u.Pool, Addr: u.Addr, Key: quarantineKey(u.Addr), Reason: "rebuild: " + u.Reason,
+		})
 	}
-	return nil
+	_, _, err := l.ChangeQuarantines(ctx, unleased, nil)
+	return err
 }
 
 // quarantineKey returns the key of the quarantine of an address that the kernel shows. The
@@ -49,14 +51,15 @@ func stage(st *ledger.Stage, pools []Pool, p *Plan) error {
 	seen := map[ledger.Key]bool{}
 	for _, r := range p.Records {
 		leases, _, err := st.Claim(ledger.Request{
-			Pool:   r.Pool,
-			Key:    r.Key,
-			Pod:    r.Pod,
-			NetNS:  r.NetNS,
-			Wired:  r.Wired,
-			MAC:    r.MAC,
-			Wanted: r.Addrs,
-			More:   seen[r.Key], // one attachment may have addresses of two pools
+			Pool:    r.Pool,
+			Key:     r.Key,
+			Pod:     r.Pod,
+			NetNS:   r.NetNS,
+			NetNSID: r.NetNSID,
+			Wired:   r.Wired,
+			MAC:     r.MAC,
+			Wanted:  r.Addrs,
+			More:    seen[r.Key], // one attachment may have addresses of two pools
 		})
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
 )
@@ -65,21 +66,24 @@ func subnetOf(n *witness.EngineNetwork, a netip.Addr) netip.Prefix {
 }
 
 // kernel attributes the addresses of links: those in blocks, and in namespaces of
-// sandboxes all others too.
+// sandboxes all others too. An address of a block that neither answers there nor is in a CNI
+// result has no owner: any process may put any address on a link of its own.
 func (m *maker) kernel() {
-	if m.world.Kernel == nil {
-		return
+	all := m.world.Sightings(func(netip.Addr) bool { return true })
+	answering := map[netip.Addr][]witness.Place{}
+	for _, s := range all {
+		if s.Answers {
+			answering[s.Addr] = append(answering[s.Addr], s.Place)
+		}
 	}
-	for i := range m.world.Kernel.Namespaces {
-		ns := &m.world.Kernel.Namespaces[i]
-		sandbox := m.sandboxIn(ns)
-		for j := range ns.Links {
-			link := &ns.Links[j]
-			for _, p := range link.Addrs {
-				if a := p.Addr(); m.counts(a, sandbox != nil) {
-					m.place(a, witness.Place{Namespace: ns, Link: link}, sandbox)
-				}
-			}
+	for _, s := range all {
+		sandbox := m.world.SandboxIn(s.Namespace)
+		if !m.counts(s.Addr, sandbox != nil) {
+			continue
+		}
+		listed := m.attachment(s.Addr, s.Place, sandbox)
+		if s.Answers || m.poolOf(s.Addr) == nil || listed != nil && slices.Contains(listed.Addrs, s.Addr) {
+			m.place(s.Addr, s.Place, sandbox, answering[s.Addr])
 		}
 	}
 }
@@ -91,33 +95,17 @@ func (m *maker) counts(a netip.Addr, ofSandbox bool) bool {
 		p != nil && !slices.Contains(p.Reserved, a)
 }
 
-// sandboxIn returns the sandbox with a namespace. A file may have been that of an earlier
-// sandbox, which is not ready any more and is listed still.
-func (m *maker) sandboxIn(ns *witness.Namespace) (found *witness.Sandbox) {
-	if m.world.Runtime == nil || ns.Host {
-		return nil
-	}
-	for i := range m.world.Runtime.Sandboxes {
-		s := &m.world.Runtime.Sandboxes[i]
-		if s.HostNet || s.NetNS == "" || !slices.Contains(ns.Paths, s.NetNS) {
-			continue
-		}
-		if found == nil || s.Ready && !found.Ready {
-			found = s
-		}
-	}
-	return found
-}
-
 // place attributes one address on one link.
-func (m *maker) place(a netip.Addr, at witness.Place, sandbox *witness.Sandbox) {
+func (m *maker) place(a netip.Addr, at witness.Place, sandbox *witness.Sandbox, answering []witness.Place) {
 	shown := fmt.Sprintf("link %s of network namespace %s has %s", at.Link.Name, at.Namespace.Label(), a)
 	if sandbox != nil {
 		m.explained[sandbox.ID] = true
 	}
-	if other := m.elsewhere(a, at.Namespace); other != nil {
-		where := other.Namespace.Label()
-		m.unattributed(a, "%s, and so has link %s of network namespace %s", shown, other.Link.Name, where)
+	elsewhere := func(p witness.Place) bool { return p.Namespace != at.Namespace }
+	if i := slices.IndexFunc(answering, elsewhere); i >= 0 {
+		other := answering[i]
+		m.unattributed(a, "%s, and so has link %s of network namespace %s",
+			shown, other.Link.Name, other.Namespace.Label())
 		return
 	}
 	evidence := []witness.Evidence{{Witness: witness.Kernel, Text: shown}}
@@ -133,13 +121,14 @@ func (m *maker) place(a netip.Addr, at witness.Place, sandbox *witness.Sandbox) 
 			evidence = append(evidence, m.has(sandbox))
 		}
 		m.add(a, Record{
-			Pool: pool.Name, Key: attachment.Key, Pod: pod, NetNS: netns,
+			Pool: pool.Name, Key: attachment.Key, Pod: pod, NetNS: netns, NetNSID: m.identity(at.Namespace, netns),
 			Wired: attachment.Wired, MAC: attachment.MAC, Evidence: evidence,
 		})
 	case sandbox != nil && m.in.Network != "":
 		key := ledger.Key{Network: m.in.Network, ContainerID: sandbox.ID, IfName: at.Link.Name}
 		m.add(a, Record{
-			Pool: pool.Name, Key: key, Pod: podOf(sandbox), NetNS: sandbox.NetNS, Wired: m.in.Wires,
+			Pool: pool.Name, Key: key, Pod: podOf(sandbox), Wired: m.in.Wires,
+			NetNS: sandbox.NetNS, NetNSID: m.identity(at.Namespace, sandbox.NetNS),
 			Evidence: append(evidence, m.has(sandbox)),
 		})
 	case sandbox != nil:
@@ -149,21 +138,32 @@ func (m *maker) place(a netip.Addr, at witness.Place, sandbox *witness.Sandbox) 
 	}
 }
 
-// elsewhere returns a place of an address in another namespace, nil if there is none.
-func (m *maker) elsewhere(a netip.Addr, ns *witness.Namespace) *witness.Place {
-	for _, p := range m.world.Kernel.Find(a) {
-		if p.Namespace != ns {
-			return &p
-		}
+// identity returns the identity of a namespace with the address of a lease, if it is the one
+// at the path of the lease. Otherwise nothing is known of the lease's.
+func (m *maker) identity(ns *witness.Namespace, path string) kv.NetNSID {
+	if !slices.Contains(ns.Paths, path) {
+		return kv.NetNSID{}
 	}
-	return nil
+	return ns.Identity(m.world.BootID)
+}
+
+// identityOf returns the identity of the namespace of a sandbox that runs: the runtime holds
+// its path.
+func (m *maker) identityOf(s *witness.Sandbox) kv.NetNSID {
+	if !s.Ready || m.world.Kernel == nil {
+		return kv.NetNSID{}
+	}
+	if ns := m.world.Kernel.At(s.NetNS); ns != nil {
+		return m.identity(ns, s.NetNS)
+	}
+	return kv.NetNSID{}
 }
 
 // attachment returns the attachment that a link of a namespace belongs to. The result
 // cache decides by the container and the interface, or without a sandbox by the address.
-func (m *maker) attachment(a netip.Addr, at witness.Place, sandbox *witness.Sandbox) *Attachment {
-	for i := range m.in.Attachments {
-		x := &m.in.Attachments[i]
+func (m *maker) attachment(a netip.Addr, at witness.Place, sandbox *witness.Sandbox) *witness.Attachment {
+	for i := range m.world.Attachments {
+		x := &m.world.Attachments[i]
 		switch {
 		case at.Namespace.Host || !slices.Contains(x.Addrs, a):
 		case sandbox != nil && x.Key.ContainerID == sandbox.ID:
@@ -172,8 +172,8 @@ func (m *maker) attachment(a netip.Addr, at witness.Place, sandbox *witness.Sand
 			return x
 		}
 	}
-	for i := range m.in.Attachments {
-		x := &m.in.Attachments[i]
+	for i := range m.world.Attachments {
+		x := &m.world.Attachments[i]
 		if sandbox != nil && x.Key.ContainerID == sandbox.ID && x.Key.IfName == at.Link.Name {
 			return x
 		}
@@ -202,14 +202,14 @@ func (m *maker) sandboxes() {
 		if s.HostNet {
 			continue
 		}
-		for _, x := range m.in.Attachments {
+		for _, x := range m.world.Attachments {
 			if x.Key.ContainerID == s.ID {
 				m.claimed(x, s, "the CNI result lists")
 			}
 		}
 		if m.in.Network != "" {
 			key := ledger.Key{Network: m.in.Network, ContainerID: s.ID, IfName: defaultInterface}
-			m.claimed(Attachment{Key: key, Addrs: s.Addrs, Wired: m.in.Wires}, s, "the runtime reports")
+			m.claimed(witness.Attachment{Key: key, Addrs: s.Addrs, Wired: m.in.Wires}, s, "the runtime reports")
 		}
 		if s.Ready && !m.explained[s.ID] {
 			m.missing("the addresses of sandbox %s of pod %s", s.ID, podOf(s))
@@ -221,7 +221,7 @@ func (m *maker) sandboxes() {
 const defaultInterface = "eth0"
 
 // claimed adds addresses of a sandbox that no link has.
-func (m *maker) claimed(x Attachment, s *witness.Sandbox, verb string) {
+func (m *maker) claimed(x witness.Attachment, s *witness.Sandbox, verb string) {
 	for _, a := range x.Addrs {
 		m.explained[s.ID] = true
 		p := m.poolOf(a)
@@ -231,7 +231,8 @@ func (m *maker) claimed(x Attachment, s *witness.Sandbox, verb string) {
 		}
 		text := fmt.Sprintf("%s %s for sandbox %s; no link has it", verb, a, s.ID)
 		m.add(a, Record{
-			Pool: p.Name, Key: x.Key, Pod: podOf(s), NetNS: s.NetNS, Wired: x.Wired, MAC: x.MAC,
+			Pool: p.Name, Key: x.Key, Pod: podOf(s), Wired: x.Wired, MAC: x.MAC,
+			NetNS: s.NetNS, NetNSID: m.identityOf(s),
 			Evidence: []witness.Evidence{m.has(s), {Witness: witness.Runtime, Text: text}},
 		})
 	}
@@ -243,7 +244,7 @@ func (m *maker) attachments() {
 	w := m.world
 	blind := w.Kernel == nil || w.Kernel.Hidden != "" || w.Kernel.Limits != "" ||
 		w.Runtime == nil && w.Report(witness.Runtime).State == witness.Missing
-	for _, x := range m.in.Attachments {
+	for _, x := range m.world.Attachments {
 		for _, a := range x.Addrs {
 			p := m.poolOf(a)
 			switch {

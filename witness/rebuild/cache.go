@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/witness"
 )
 
 // cached holds the fields of a file of libcni's result cache.
@@ -43,38 +44,57 @@ const kindOfCache = "cniCacheV1"
 
 // ReadCache returns the attachments in a result cache of libcni, such as
 // /var/lib/cni/results, whose network uses one of our plugins by the given name. A folder
-// that does not exist has none. A file that cannot be decoded is an error: the lease that
-// it belongs to would be lost.
-func ReadCache(dir, plugin string) (all []Attachment, err error) {
+// that does not exist has none. A file that cannot be decoded, such as an empty one after a
+// crash of the machine, is in unread: the attachment that it belongs to is not known.
+func ReadCache(dir, plugin string) (all []witness.Attachment, unread []string, err error) {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
+		return nil, nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("read the CNI results: %w", err)
+		return nil, nil, fmt.Errorf("read the CNI results: %w", err)
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		text, err := os.ReadFile(path)
+		text, err := readCached(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // its attachment was removed meanwhile
 		}
-		var a *Attachment
+		var a *witness.Attachment
 		if err == nil {
 			a, err = decodeCached(text, plugin)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the CNI result %s: %w", path, err)
+			unread = append(unread, fmt.Sprintf("the CNI result %s cannot be read: %v", path, err))
 		}
 		if a != nil {
 			all = append(all, *a)
 		}
 	}
-	return all, nil
+	return all, unread, nil
+}
+
+// maxCached is far above the size of a result with its configuration.
+const maxCached = 4 << 20
+
+// readCached reads a regular file of a bounded size.
+func readCached(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("it is of type %s: want a file", info.Mode().Type())
+	case info.Size() == 0:
+		return nil, errors.New("it is empty")
+	case info.Size() > maxCached:
+		return nil, fmt.Errorf("it has %d bytes: want at most %d", info.Size(), maxCached)
+	}
+	return os.ReadFile(path)
 }
 
 // decodeCached returns the attachment in a file, nil if it is of another plugin or kind.
-func decodeCached(text []byte, plugin string) (*Attachment, error) {
+func decodeCached(text []byte, plugin string) (*witness.Attachment, error) {
 	var kind struct {
 		Kind string `json:"kind"`
 	}
@@ -92,7 +112,7 @@ func decodeCached(text []byte, plugin string) (*Attachment, error) {
 	if err != nil || !ours {
 		return nil, err
 	}
-	a := &Attachment{
+	a := &witness.Attachment{
 		Key:   ledger.Key{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName},
 		Pod:   c.pod(),
 		NetNS: c.NetNS,

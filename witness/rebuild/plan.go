@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
 )
@@ -21,23 +22,12 @@ type Pool struct {
 	Reserved []netip.Addr // the agent's own, such as the gateway
 }
 
-// Attachment holds an entry of the result cache of CNI: an attachment that a runtime has
-// made and not yet removed.
-type Attachment struct {
-	Key   ledger.Key
-	Pod   ledger.Pod
-	NetNS string
-	Addrs []netip.Addr
-	Wired bool   // the agent has made its interface
-	MAC   string // of the pod's end of the wire
-}
-
 // Input holds what the world does not show.
 type Input struct {
-	Pools       []Pool
-	Attachments []Attachment
-	Network     string // CNI network of sandboxes that no Attachment names; "": not known
-	Wires       bool   // the agent makes the interfaces of sandboxes that no Attachment names
+	Pools   []Pool
+	Unread  []string // why entries of the result cache of CNI are not in the world
+	Network string   // CNI network of sandboxes that no CNI result names; "": not known
+	Wires   bool     // the agent makes the interfaces of sandboxes that no CNI result names
 }
 
 // Record holds the leases of one key in one pool, and the statements that show them.
@@ -47,6 +37,7 @@ type Record struct {
 	Key      ledger.Key         `json:"key"`
 	Pod      ledger.Pod         `json:"pod"`
 	NetNS    string             `json:"netns,omitempty"`
+	NetNSID  kv.NetNSID         `json:"netnsID,omitzero"` // of the namespace that shows the record to be in use
 	Wired    bool               `json:"wired,omitempty"`
 	MAC      string             `json:"mac,omitempty"`
 	Evidence []witness.Evidence `json:"evidence"`
@@ -130,6 +121,9 @@ func (m *maker) witnesses() {
 		if r := w.Report(x.name); !x.have && r.State != witness.NotApplicable {
 			m.missing("%s: %s", x.name, r.Reason)
 		}
+	}
+	for _, text := range m.in.Unread {
+		m.missing("runtime: %s", text)
 	}
 	if w.Kernel != nil && w.Kernel.Hidden != "" {
 		m.missing("kernel: network namespaces are hidden: %s", w.Kernel.Hidden)

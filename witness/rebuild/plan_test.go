@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
@@ -19,11 +20,28 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
+// namespace is one that counts, with a device of the machine.
 func namespace(path string, addrs ...string) witness.Namespace {
-	ns := witness.Namespace{Paths: []string{path}, Links: []witness.Link{{Name: "lo", Addrs: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, {Name: "eth0"}}}
+	ns := witness.Namespace{Counts: true, Paths: []string{path}, Links: []witness.Link{
+		{Name: "lo", Loopback: true, Addrs: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, {Name: "eth0", MAC: "02:00:00:00:00:05"},
+	}}
 	for _, a := range addrs {
 		ns.Links[1].Addrs = append(ns.Links[1].Addrs, netip.PrefixFrom(addr(a), addr(a).BitLen()))
 	}
+	return ns
+}
+
+// alone is a namespace that nothing leads to and nothing names.
+func alone(path string, addrs ...string) witness.Namespace {
+	ns := namespace(path, addrs...)
+	ns.Counts = false
+	return ns
+}
+
+// wired is a namespace with a pair of links to the host, which has no route over it.
+func wired(path string, addrs ...string) witness.Namespace {
+	ns := namespace(path, addrs...)
+	ns.Links[1].Kind, ns.Links[1].Peer, ns.Links[1].Away = "veth", 7, true
 	return ns
 }
 
@@ -31,15 +49,15 @@ func sandbox(id string) witness.Sandbox {
 	return witness.Sandbox{ID: id, Namespace: "default", Name: "pod-" + id, UID: "u-" + id, Ready: true, NetNS: "/run/netns/" + id}
 }
 
-func cached(id string, addrs ...string) rebuild.Attachment {
-	a := rebuild.Attachment{Key: ledger.Key{Network: "k8s", ContainerID: id, IfName: "eth0"}, NetNS: "/run/netns/" + id, Pod: ledger.Pod{Namespace: "default", Name: "cached-" + id}}
+func cached(id string, addrs ...string) witness.Attachment {
+	a := witness.Attachment{Key: ledger.Key{Network: "k8s", ContainerID: id, IfName: "eth0"}, NetNS: "/run/netns/" + id, Pod: ledger.Pod{Namespace: "default", Name: "cached-" + id}}
 	for _, x := range addrs {
 		a.Addrs = append(a.Addrs, addr(x))
 	}
 	return a
 }
 
-func withoutNamespace(a rebuild.Attachment) rebuild.Attachment {
+func withoutNamespace(a witness.Attachment) witness.Attachment {
 	a.NetNS = ""
 	return a
 }
@@ -102,7 +120,7 @@ func TestMake(t *testing.T) {
 		kernel      *witness.KernelView
 		runtime     *witness.RuntimeView
 		engine      *witness.EngineView
-		attachments []rebuild.Attachment
+		attachments []witness.Attachment
 		network     string
 		want        []string
 	}{
@@ -113,7 +131,7 @@ func TestMake(t *testing.T) {
 		},
 		"no kernel": {want: []string{"missing"}},
 		"a pod with a CNI result": {
-			kernel: kernelView(namespace("/run/netns/a", "10.1.5.7")), runtime: runtimeView(sandbox("a")), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			kernel: kernelView(namespace("/run/netns/a", "10.1.5.7")), runtime: runtimeView(sandbox("a")), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/pod-a"},
 		},
 		"a pod without a CNI result": {
@@ -125,11 +143,11 @@ func TestMake(t *testing.T) {
 			want: []string{"quarantine 10.1.5.7 default"},
 		},
 		"two families": {
-			kernel: kernelView(namespace("/run/netns/a", "fd00::7", "10.1.5.7", "fe80::1")), runtime: runtimeView(sandbox("a")), attachments: []rebuild.Attachment{cached("a", "10.1.5.7", "fd00::7")},
+			kernel: kernelView(namespace("/run/netns/a", "fd00::7", "10.1.5.7", "fe80::1")), runtime: runtimeView(sandbox("a")), attachments: []witness.Attachment{cached("a", "10.1.5.7", "fd00::7")},
 			want: []string{"lease [10.1.5.7 fd00::7] default k8s/a/eth0 default/pod-a"},
 		},
 		"the address of a pod differs from its CNI result": {
-			kernel: kernelView(namespace("/run/netns/a", "10.1.5.8")), runtime: runtimeView(sandbox("a")), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			kernel: kernelView(namespace("/run/netns/a", "10.1.5.8")), runtime: runtimeView(sandbox("a")), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"lease [10.1.5.7 10.1.5.8] default k8s/a/eth0 default/pod-a"},
 		},
 		"an address outside of the blocks": {
@@ -137,11 +155,11 @@ func TestMake(t *testing.T) {
 			want: []string{"outside 10.9.9.9"},
 		},
 		"a container without a sandbox": {
-			kernel: kernelView(namespace("/run/netns/a", "10.1.5.7")), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			kernel: kernelView(namespace("/run/netns/a", "10.1.5.7")), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/cached-a"},
 		},
 		"a CNI result of another namespace": {
-			kernel: kernelView(namespace("/run/netns/b", "10.1.5.7")), runtime: runtimeView(), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			kernel: kernelView(namespace("/run/netns/b", "10.1.5.7")), runtime: runtimeView(), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"quarantine 10.1.5.7 default"},
 		},
 		"an address of an unknown owner": {
@@ -150,12 +168,12 @@ func TestMake(t *testing.T) {
 		},
 		"the host has a pod's address": {
 			kernel:  &witness.KernelView{Namespaces: []witness.Namespace{{Host: true, Links: namespace("", "10.1.5.7").Links}}},
-			runtime: runtimeView(), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			runtime: runtimeView(), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"quarantine 10.1.5.7 default"},
 		},
 		"the host has a pod's address, and the CNI result names no namespace": {
 			kernel:  &witness.KernelView{Namespaces: []witness.Namespace{{Host: true, Links: namespace("", "10.1.5.7").Links}}},
-			runtime: runtimeView(), attachments: []rebuild.Attachment{withoutNamespace(cached("a", "10.1.5.7"))},
+			runtime: runtimeView(), attachments: []witness.Attachment{withoutNamespace(cached("a", "10.1.5.7"))},
 			want: []string{"quarantine 10.1.5.7 default"},
 		},
 		"two namespaces have one address": {
@@ -171,20 +189,30 @@ func TestMake(t *testing.T) {
 			want: []string{"lease [10.1.5.7] default net1/a/eth0 default/pod-a"},
 		},
 		"a sandbox that has ended, before its DEL": {
-			kernel: kernelView(), runtime: runtimeView(ended), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			kernel: kernelView(), runtime: runtimeView(ended), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/pod-a"},
 		},
 		"a CNI result that was left": {
-			kernel: kernelView(), runtime: runtimeView(), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			kernel: kernelView(), runtime: runtimeView(), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"skipped"},
 		},
 		"a CNI result, and namespaces are hidden": {
-			kernel: hidden, runtime: runtimeView(), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			kernel: hidden, runtime: runtimeView(), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/cached-a", "missing"},
 		},
 		"a CNI result, and namespaces are hidden, or cannot be known": {
-			kernel: limited, runtime: runtimeView(), attachments: []rebuild.Attachment{cached("a", "10.1.5.7")},
+			kernel: limited, runtime: runtimeView(), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
 			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/cached-a", "missing"},
+		},
+		"a process has all addresses, and nothing leads to it": {
+			kernel:  kernelView(namespace("/run/netns/a", "10.1.5.7"), alone("/proc/7/ns/net", "10.1.5.7", "10.1.5.8")),
+			runtime: runtimeView(sandbox("a")), network: "k8s",
+			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/pod-a"},
+		},
+		"a pod has addresses that are not its own": {
+			kernel:  kernelView(wired("/run/netns/a", "10.1.5.7", "10.1.5.8", "10.1.5.9")),
+			runtime: runtimeView(sandbox("a")), attachments: []witness.Attachment{cached("a", "10.1.5.7")},
+			want: []string{"lease [10.1.5.7] default k8s/a/eth0 default/pod-a"},
 		},
 		"Docker's addresses": {
 			kernel: kernelView(namespace("/run/docker/netns/1", "10.1.5.67"), namespace("/run/docker/netns/2", "10.1.5.99")), runtime: runtimeView(), engine: engine,
@@ -195,8 +223,8 @@ func TestMake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			w := &witness.World{Reports: none, Kernel: c.kernel, Runtime: c.runtime, Engine: c.engine, Driver: "cadastre"}
-			in := rebuild.Input{Attachments: c.attachments, Network: c.network, Pools: []rebuild.Pool{{
+			w := &witness.World{BootID: "boot", Reports: none, Kernel: c.kernel, Runtime: c.runtime, Engine: c.engine, Attachments: c.attachments, Driver: "cadastre"}
+			in := rebuild.Input{Network: c.network, Pools: []rebuild.Pool{{
 				Name: "default", Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.5.0/24"), netip.MustParsePrefix("fd00::/64")},
 				Reserved: []netip.Addr{addr("10.1.5.1"), addr("10.1.5.254")},
 			}}}
@@ -210,7 +238,7 @@ func TestMake(t *testing.T) {
 				for _, a := range r.Addrs {
 					lease, ok := l.Lookup(r.Pool, a)
 					g.Expect(ok).To(BeTrue())
-					g.Expect([]any{lease.Key, lease.Pod, lease.NetNS, lease.State}).To(Equal([]any{r.Key, r.Pod, r.NetNS, ledger.Held}))
+					g.Expect([]any{lease.Key, lease.Pod, lease.NetNS, lease.NetNSID, lease.State}).To(Equal([]any{r.Key, r.Pod, r.NetNS, r.NetNSID, ledger.Held}))
 				}
 			}
 			for _, u := range p.Quarantined {
@@ -236,4 +264,51 @@ func TestOneKeyInTwoPools(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(rebuild.Apply(t.Context(), l, in.Pools, &p)).To(Succeed())
 	g.Expect(l.ByKey(ledger.Key{Network: "net1", ContainerID: "a", IfName: "eth0"})).To(HaveLen(2))
+}
+
+// A rebuilt lease has the identity of the namespace that shows it to be in use, so that it is
+// repaired and reclaimed as one of an ADD; not that of another namespace.
+func TestTheIdentityOfARebuiltLease(t *testing.T) {
+	numbered := func(ns witness.Namespace, inode uint64) witness.Namespace {
+		ns.ID, ns.Cookie = witness.NamespaceID{Dev: 4, Inode: inode}, 100+inode
+		return ns
+	}
+	is := func(inode uint64) kv.NetNSID {
+		return kv.NetNSID{Boot: "boot", Dev: 4, Inode: inode, Cookie: 100 + inode}
+	}
+	notReady := sandbox("c1")
+	notReady.Ready = false
+	for name, c := range map[string]struct {
+		world witness.World
+		want  kv.NetNSID
+	}{
+		"a link and a sandbox": {witness.World{
+			Kernel:  kernelView(numbered(wired("/run/netns/c1", "10.1.5.7"), 7)),
+			Runtime: runtimeView(sandbox("c1")), Attachments: []witness.Attachment{cached("c1", "10.1.5.7")},
+		}, is(7)},
+		"a link and a CNI result": {witness.World{
+			Kernel: kernelView(numbered(wired("/run/netns/c1", "10.1.5.7"), 7)), Attachments: []witness.Attachment{cached("c1", "10.1.5.7")},
+		}, is(7)},
+		"a CNI result without a path": {witness.World{
+			Kernel: kernelView(numbered(wired("/run/netns/c1", "10.1.5.7"), 7)), Attachments: []witness.Attachment{withoutNamespace(cached("c1", "10.1.5.7"))},
+		}, kv.NetNSID{}},
+		"a sandbox that runs, no link": {witness.World{
+			Kernel:  kernelView(numbered(namespace("/run/netns/c1"), 8)),
+			Runtime: runtimeView(sandbox("c1")), Attachments: []witness.Attachment{cached("c1", "10.1.5.7")},
+		}, is(8)},
+		"a sandbox that has ended, no link": {witness.World{
+			Kernel:  kernelView(numbered(namespace("/run/netns/c1"), 8)),
+			Runtime: runtimeView(notReady), Attachments: []witness.Attachment{cached("c1", "10.1.5.7")},
+		}, kv.NetNSID{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			c.world.BootID = "boot"
+			p := rebuild.Make(&c.world, rebuild.Input{Pools: []rebuild.Pool{{
+				Name: "default", Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.5.0/24")},
+			}}})
+			g.Expect(p.Records).To(HaveLen(1))
+			g.Expect(p.Records[0].NetNSID).To(Equal(c.want))
+		})
+	}
 }

@@ -4,9 +4,10 @@
 // Package effort scales the tests that repeat themselves: with random seeds, with
 // kills of real processes, with damaged files.
 //
-// One environment variable, CADASTRE_TEST_EFFORT, applies to all of them. "make test"
-// runs with 1, the default; "make ci" with 10, but the modules of clouds with 1; "make
-// nightly" runs those with 10, and the chaos tests with 300. A test states the number of its repetitions at effort 10, and package effort scales that number.
+// One environment variable, CADASTRE_TEST_EFFORT, applies to all of them. "make test" and
+// "make ci" run with 1, the default; "make nightly" runs with 10, and the chaos tests with
+// 300. A test states the number of its repetitions at effort 10, and package effort scales
+// that number.
 // CADASTRE_TEST_SEED makes a test run with one seed; a failed test prints its value.
 // The functions read the environment only and may be called by any goroutine.
 package effort
@@ -24,10 +25,10 @@ const (
 	SeedEnv = "CADASTRE_TEST_SEED"
 )
 
-// CI is the effort of "make ci". From Long on, tests do what takes hours.
+// Nightly is the effort of "make nightly". From Long on, tests do what takes hours.
 const (
-	CI   = 10
-	Long = 100
+	Nightly = 10
+	Long    = 100
 )
 
 // Level returns the effort: 1 if the variable is unset, and with -short.
@@ -49,26 +50,26 @@ func parse(text string) (int, error) {
 	}
 	level, err := strconv.Atoi(text)
 	if err != nil || level < 1 {
-		return 0, fmt.Errorf("parse %s %q: want a whole number of at least 1, such as %d", Env, text, CI)
+		return 0, fmt.Errorf("parse %s %q: want a whole number of at least 1, such as %d", Env, text, Nightly)
 	}
 	return level, nil
 }
 
-// Times returns the number of repetitions of a test that has n of them at effort CI.
+// Times returns the number of repetitions of a test that has n of them at effort Nightly.
 // It is at least 1.
 func Times(t testing.TB, n int) int {
 	t.Helper()
 	return scale(n, Level(t))
 }
 
-func scale(n, level int) int { return max(1, n*level/CI) }
+func scale(n, level int) int { return max(1, n*level/Nightly) }
 
 // Need skips a test that takes tens of seconds for one repetition if the effort is
-// below CI.
+// below Nightly.
 func Need(t testing.TB, reason string) {
 	t.Helper()
-	if Level(t) < CI {
-		t.Skipf("NOT RUN: %s: set %s=%d", reason, Env, CI)
+	if Level(t) < Nightly {
+		t.Skipf("NOT RUN: %s: set %s=%d", reason, Env, Nightly)
 	}
 }
 
@@ -87,7 +88,7 @@ func Seed(t testing.TB) (seed uint64, set bool) {
 }
 
 // Seeds returns the first seed and the number of seeds of a test that tries n of
-// them at effort CI: from 0, or the one seed that the environment names.
+// them at effort Nightly: from 0, or the one seed that the environment names.
 func Seeds(t testing.TB, n int) (first, count uint64) {
 	t.Helper()
 	if seed, set := Seed(t); set {

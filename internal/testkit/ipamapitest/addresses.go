@@ -167,14 +167,20 @@ func heldByOne(e *suite) {
 func anyIsAnother(e *suite) {
 	id := e.pool("10.6.0.0/24", "")
 	web := endpoint("web", "02:42:00:00:00:01")
-	e.Expect(e.get(id, "", web)).To(Equal("10.6.0.1/24"))
-	e.Expect(e.get(id, "", web)).To(Equal("10.6.0.2/24"))
+	for range 2 {
+		e.Expect(e.get(id, "", web)).To(Equal("10.6.0.1/24"))
+	}
+	unnamed := endpoint("", "02:42:00:00:00:01")
+	e.Expect(e.get(id, "", unnamed)).To(Equal("10.6.0.2/24"), "two containers may have one MAC")
 	e.get(id, "10.6.0.3", web)
-	e.Expect(e.get(id, "", web)).To(Equal("10.6.0.4/24"))
-	e.Expect(e.get(id, "", gateway())).To(Equal("10.6.0.5/24"))
+	e.Expect(e.get(id, "", endpoint("web", ""))).To(Equal("10.6.0.4/24"), "two containers may have one name")
+	e.Expect(e.get(id, "", endpoint("web", "02:42:00:00:00:02"))).To(Equal("10.6.0.5/24"))
 	e.Expect(e.get(id, "", gateway())).To(Equal("10.6.0.6/24"))
-	e.free(id, "10.6.0.1", "10.6.0.5")
-	e.Expect(e.get(id, "10.6.0.2", web)).To(Equal("10.6.0.2/24"), "the others are as they were")
+	e.Expect(e.get(id, "", gateway())).To(Equal("10.6.0.7/24"))
+	e.free(id, "10.6.0.4", "10.6.0.6")
+	e.Expect(e.get(id, "", web)).To(Equal("10.6.0.1/24"))
+	e.free(id, "10.6.0.1")
+	e.Expect(e.get(id, "10.6.0.2", unnamed)).To(Equal("10.6.0.2/24"), "the others are as they were")
 }
 
 func readAddresses(e *suite) {

@@ -42,7 +42,7 @@ func Run(t *testing.T, open func(t *testing.T) ipamapi.Ipam) {
 		{"huge pools", hugePools},
 		{"a released address is allocated again", reused},
 		{"an address has one holder", heldByOne},
-		{"a request for any address is not repeated", anyIsAnother},
+		{"only a named endpoint repeats a request for any address", anyIsAnother},
 		{"invalid addresses", readAddresses},
 		{"a release can be repeated", repeatedRelease},
 		{"a release through another pool", ownRelease},

@@ -5,8 +5,10 @@ package nodescript
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +20,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
+	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 // patience bounds the wait for another process; it decides no result.
@@ -28,6 +32,8 @@ const patience = time.Minute
 type machine struct {
 	stage.Agent
 	process *stage.Process
+	copied  *stage.Process // the agent of another machine on a copy of the state; nil: none
+	store   *etcdtest.Server
 	node    *node // nil: the programs run in the network namespace of the test
 }
 
@@ -67,9 +73,31 @@ func (m *machine) end(stop func(*stage.Process) error) error {
 	return err
 }
 
+// rest waits until the agent is at rest, if it is ready and makes a network.
+func (m *machine) rest() error {
+	if m.process == nil || m.node == nil {
+		return nil
+	}
+	var s localapi.Status
+	text, err := m.Get(context.Background(), localapi.PathStatus)
+	if err != nil {
+		return nil //nolint:nilerr // the script has ended the agent, or has not waited for its start
+	}
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	if !s.Ready || s.Southbound == nil {
+		return nil
+	}
+	return m.AwaitRest(context.Background(), m.process, m.node.host.Do)
+}
+
 func (m *machine) close() {
 	if m.process != nil {
 		_ = m.process.Stop(patience)
+	}
+	if m.copied != nil {
+		_ = m.copied.Stop(patience)
 	}
 	if m.node != nil {
 		m.node.close()
@@ -79,25 +107,105 @@ func (m *machine) close() {
 // runAgent implements the command agent.
 func runAgent(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
-		ts.Fatalf("usage: agent start|launch|stop|kill")
+		ts.Fatalf(agentUsage)
 	}
 	m := machineOf(ts)
 	switch args[0] {
 	case "start", "launch":
 		conf := os.Expand(ts.ReadFile(m.Config), ts.Getenv)
 		ts.Check(os.WriteFile(m.Config, []byte(conf), 0o600))
-		ts.Check(m.start(m.Command(nil)))
+		cmd := m.Command(nil)
+		flag, err := ofMachine(m.Dir, 1)
+		ts.Check(err)
+		cmd.Args = append(cmd.Args, flag...)
+		ts.Check(m.start(cmd))
 		if args[0] == "start" {
 			m.await(ts)
 		}
 	case "stop":
+		ts.Check(m.rest())
 		ts.Check(m.end(func(p *stage.Process) error { return p.Stop(patience) }))
 	case "kill":
 		ts.Check(m.end((*stage.Process).Kill))
+	case "ends":
+		ts.Check(m.end(func(p *stage.Process) error {
+			select {
+			case <-p.Done():
+				return nil
+			case <-time.After(patience):
+				return errors.New("the agent goes on")
+			}
+		}))
+	case "copy":
+		ts.Check(m.copy())
 	default:
-		ts.Fatalf("usage: agent start|launch|stop|kill")
+		ts.Fatalf(agentUsage)
 	}
 }
+
+const agentUsage = "usage: agent start|launch|stop|kill|ends|copy"
+
+// copy runs an agent of another machine on a copy of the state.
+func (m *machine) copy() error {
+	other := m.Agent
+	other.Dir = m.path("copy")
+	if err := errors.Join(os.MkdirAll(other.Dir, 0o700), os.CopyFS(other.State(), os.DirFS(m.State()))); err != nil {
+		return err
+	}
+	flag, err := ofMachine(other.Dir, 2)
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(other.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	cmd := other.Command(log)
+	cmd.Args = append(cmd.Args, flag...)
+	m.copied, err = stage.Start(cmd, func(f func() error) error { return f() })
+	return errors.Join(err, log.Close()) // the agent has its own
+}
+
+// ofMachine returns the flag that gives the agent of a folder a machine of its own: all
+// agents of a script see the same boot.
+func ofMachine(dir string, number int) (flag []string, err error) {
+	file := filepath.Join(dir, "product-uuid")
+	uuid := fmt.Sprintf("4c4c4544-0051-3510-8052-%012d\n", number)
+	return []string{"--product-uuid", file}, os.WriteFile(file, []byte(uuid), 0o600)
+}
+
+// runStore implements the command store.
+func runStore(ts *testscript.TestScript, neg bool, args []string) {
+	m := machineOf(ts)
+	switch {
+	case neg || len(args) != 1 || (args[0] == "start") != (m.store == nil):
+		ts.Fatalf("usage: store start, once, then stop|again")
+	case args[0] == "start":
+		m.store = etcdtest.Start(storeTB{ts, m.path("etcd")})
+		ts.Setenv("ETCD", m.store.Endpoint())
+	case args[0] == "stop":
+		ts.Check(m.store.Stop())
+	case args[0] == "again":
+		ts.Check(m.store.Restart())
+	}
+}
+
+// storeTB is the test of an etcd of a script.
+type storeTB struct {
+	*testscript.TestScript
+	dir string
+}
+
+func (storeTB) Helper() {}
+
+// TempDir returns the folder of etcd.
+func (t storeTB) TempDir() string {
+	t.Check(os.MkdirAll(t.dir, 0o700))
+	return t.dir
+}
+
+// Cleanup runs f when the script has ended.
+func (t storeTB) Cleanup(f func()) { t.Defer(f) }
 
 // await waits until the program serves.
 func (m *machine) await(ts *testscript.TestScript) {
@@ -126,6 +234,25 @@ func runDocker(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Check(m.start(exec.Command(m.Program("cadastre-docker-plugin"), flags...)))
 	m.await(ts)
+	ts.Check(answers(m.path("docker.sock"), m.process))
+}
+
+// answers waits until a program accepts connections at a socket.
+func answers(socket string, p *stage.Process) error {
+	limit := time.After(patience)
+	for {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-p.Done():
+			return p.Ended()
+		case <-limit:
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // runPod implements the command pod.

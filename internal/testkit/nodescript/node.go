@@ -43,7 +43,8 @@ func nodeBlock(network string) string {
 	return fmt.Sprintf("%d.%d.%d", a, b, c+1)
 }
 
-const nodeUsage = "usage: node up | node add|forget|lose|end NAME | node ip NAME|host ARGS | node runtime start|stop"
+const nodeUsage = "usage: node up [wires] | node add|del|forget|lose|end NAME | node ip NAME|host ARGS | " +
+	"node runtime start|stop"
 
 // runNode implements the command node.
 func runNode(ts *testscript.TestScript, neg bool, args []string) {
@@ -51,8 +52,12 @@ func runNode(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
 	case neg || len(args) == 0:
 		ts.Fatalf(nodeUsage)
-	case args[0] == "up" && len(args) == 1:
-		n, err := newNode(m)
+	case args[0] == "up" && (len(args) == 1 || len(args) == 2 && args[1] == "wires"):
+		bridge := "cni0"
+		if len(args) == 2 {
+			bridge = ""
+		}
+		n, err := newNode(m, bridge)
 		ts.Check(err)
 		m.node = n
 	case m.node == nil:
@@ -68,12 +73,13 @@ func runNode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func newNode(m *machine) (*node, error) {
+// newNode makes a node. Without the name of a bridge the agent makes the pods' interfaces.
+func newNode(m *machine, bridge string) (*node, error) {
 	host, err := netlab.New()
 	if err != nil {
 		return nil, err
 	}
-	network, err := stage.NewNetwork(m.Agent, stage.WayRoot, "cni0")
+	network, err := stage.NewNetwork(m.Agent, stage.WayRoot, bridge)
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +91,8 @@ func (n *node) do(verb, name string) error {
 	switch verb {
 	case "add":
 		return n.add(name)
+	case "del":
+		return n.del(name)
 	case "forget":
 		n.end(name)
 		return n.lose(name)
@@ -115,6 +123,20 @@ func (n *node) add(name string) error {
 	})
 	n.runtime.Set(n.ready...)
 	return n.host.Do(func() error { return n.network.Add(context.Background(), pod) })
+}
+
+// del deletes a pod as a container runtime does, and waits until its interface is gone. The
+// namespace stays.
+func (n *node) del(name string) error {
+	pod := n.pods[name]
+	if pod == nil {
+		return fmt.Errorf("there is no pod %s", name)
+	}
+	if err := n.host.Do(func() error { return n.network.Del(context.Background(), pod) }); err != nil {
+		return err
+	}
+	n.end(name)
+	return pod.VerifyDeleted(context.Background())
 }
 
 // end ends the sandbox of a pod without DEL.

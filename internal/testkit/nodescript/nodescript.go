@@ -8,6 +8,10 @@
 // Besides the commands of package testscript a script has these:
 //
 //	agent start|launch|stop|kill   run the agent with contiv.conf; start waits until it serves
+//	agent ends                     wait until the agent has ended by itself
+//	agent copy                     copy the state, and run an agent of another machine on it, in the folder copy
+//	store start|stop|again         run etcd, whose address is in ETCD; end it; run it with its data again
+//	disk small|full|room           mount a small disk for the state (as root); fill it; make room on it
 //	docker start                   run the program with the Docker driver: the agent or the plugin
 //	pod ADD|CHECK|DEL NAME [K=V]   call the CNI plugin for a pod; the keys are container, if, uid, ip, as (a user ID)
 //	fill                           add pods until one is refused, and print the refusal
@@ -18,14 +22,15 @@
 //	below NAME VALUE               check that a metric is below a value
 //	example HEADING                run the example below a heading of docs/tasks/change-a-pool.md
 //	page FILE                      run every "$ cadastre" of a page, and compare its output with the page's
-//	node up                        make the network namespace of a node, and a container runtime
+//	node up [wires]                make the network namespace of a node, and a container runtime
 //	node add|forget|lose|end NAME  add a pod; end its sandbox and namespace, its namespace, or its sandbox, without DEL
+//	node del NAME                  delete a pod with DEL; its namespace stays
 //	node ip NAME|host ARGS         run ip in the namespace of a pod or of the node
 //	node runtime start|stop        start or stop the container runtime
 //	as UID PROGRAM [ARGS]          run a program under another user ID, without a group
 //	terminal PROGRAM [ARGS]        run a program whose standard output is a terminal
 //
-// The bridge plugin makes the interfaces of the pods of node. The variables POD_NETWORK and
+// The bridge plugin makes the interfaces of the pods of node, and with wires the agent does. The variables POD_NETWORK and
 // PODS hold a network that no other script has, and the first three numbers of the block
 // of node 1 in it: the kernel shows the namespaces of all tests.
 //
@@ -101,6 +106,8 @@ func Run(t *testing.T, dir string, environment map[string]string) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"agent":      runAgent,
 			"docker":     runDocker,
+			"store":      runStore,
+			"disk":       runDisk,
 			"pod":        runPod,
 			"fill":       fill,
 			"leases":     printLeases,
@@ -139,7 +146,13 @@ func Run(t *testing.T, dir string, environment map[string]string) {
 			network := uniqueNetwork()
 			env.Setenv("POD_NETWORK", network+".0/22")
 			env.Setenv("PODS", nodeBlock(network))
-			env.Defer(m.close)
+			env.Defer(func() {
+				rested := m.rest()
+				m.close()
+				if rested != nil {
+					env.T().Fatal(rested)
+				}
+			})
 			return os.Chmod(env.WorkDir, 0o755) //nolint:gosec // another user looks into it
 		},
 	})

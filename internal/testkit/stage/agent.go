@@ -70,7 +70,7 @@ func (a Agent) Await(ctx context.Context, p *Process) error {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for {
-		_, err := get(ctx, client, localapi.PathReadyz)
+		_, err := ask(ctx, client, http.MethodGet, localapi.PathReadyz)
 		if err == nil {
 			return nil
 		}
@@ -86,7 +86,7 @@ func (a Agent) Await(ctx context.Context, p *Process) error {
 
 // Get asks the agent's local API.
 func (a Agent) Get(ctx context.Context, path string) (string, error) {
-	return get(ctx, a.client(), path)
+	return ask(ctx, a.client(), http.MethodGet, path)
 }
 
 func (a Agent) client() *http.Client {
@@ -96,8 +96,8 @@ func (a Agent) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 }
 
-func get(ctx context.Context, client *http.Client, path string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
+func ask(ctx context.Context, client *http.Client, method, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, nil)
 	if err != nil {
 		return "", err
 	}
@@ -109,7 +109,7 @@ func get(ctx context.Context, client *http.Client, path string) (string, error) 
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return "", err
 	}
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode >= http.StatusMultipleChoices {
 		return "", errors.New(strings.TrimSpace(string(body)))
 	}
 	return string(body), nil

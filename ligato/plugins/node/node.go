@@ -152,7 +152,7 @@ func (p *Plugin) openFile() (err error) {
 		BootID: p.bootID,
 		Now:    time.Now,
 		Fail:   p.Fail,
-		Notes:  []string{filepath.Join(p.RunDir, "db.note"), filepath.Join(p.StateDir, "cadastre.db.note")},
+		Notes:  bolt.Notes(p.RunDir, filepath.Join(p.StateDir, "cadastre.db")),
 		Level1: filepath.Join(p.RunDir, "db.level"),
 	})
 	if err != nil {
@@ -182,7 +182,7 @@ func (p *Plugin) openFile() (err error) {
 	p.stage = p.ledger.Begin()
 	if d := p.file.Doubt(); d != nil {
 		p.ledger.Suspend("database", d.Reason+"; addresses may be in use that it does not know: "+
-			"see what would be forgotten with cadastre accept")
+			bolt.Cures)
 		p.log.Error("no new address is allocated", "reason", p.ledger.Suspended())
 	}
 	return nil

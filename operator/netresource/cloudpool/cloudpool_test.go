@@ -247,7 +247,7 @@ func TestManagerCountsIPv4OfDualStackNode(t *testing.T) {
 		_, _ = s.take("a", 3)
 		s.cloud.SetFault(nil)
 		s.g.Expect(s.has("a")).To(HaveLen(3))
-		m, err := netresource.New(netresource.Config{Instances: s.p, API: memapi.New(), Log: slog.New(slog.DiscardHandler), QPS: -1})
+		m, err := netresource.New(netresource.Config{Instances: s.p, API: memapi.New(), Log: slog.New(slog.DiscardHandler)})
 		s.g.Expect(err).NotTo(HaveOccurred())
 		m.SetInstancesAPIReadiness(true)
 		o := s.objs["a"].DeepCopy()

@@ -11,7 +11,9 @@
 // before the first call of Resync, which must come after all NetResourceSets were seen: an
 // operator that starts would otherwise allocate the block of another node. Until then the
 // newest version of each object counts; after that, only what this provider allocates and
-// releases. Cool-downs are not stored: for an operator that starts, a cooling block is
+// releases. A block that an earlier operator has announced for a node (IntentAnnotation) is
+// the node's, too. If the block is not free, the node does not get it, but this operator
+// keeps it from all others: the write that was announced may still arrive. Cool-downs are not stored: for an operator that starts, a cooling block is
 // free. A block of two nodes stays with both, and the status of the later node reports it;
 // no third node gets it.
 //
@@ -80,6 +82,7 @@ type poolRange struct {
 var (
 	_ netresource.AllocationImplementation = (*Provider)(nil)
 	_ netresource.Forgetter                = (*Provider)(nil)
+	_ netresource.IntentReader             = (*Provider)(nil)
 )
 
 // New returns a provider without pools.
@@ -249,6 +252,9 @@ func (p *Provider) free(family int, pool string) (n int64) {
 	return n
 }
 
+// ReadsIntents implements netresource.IntentReader.
+func (p *Provider) ReadsIntents() bool { return true }
+
 // GetPoolQuota implements netresource.AllocationImplementation.
 func (p *Provider) GetPoolQuota() v1alpha1.PoolQuotaMap {
 	p.mu.Lock()
@@ -278,6 +284,9 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 			p.nodes[name].load()
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
+			p.nodes[name].takeIntents() // once all pools are known
+		}
+		for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
 			p.nodes[name].claimUsed() // once all pools are known
 		}
 	}
@@ -303,7 +312,12 @@ func (p *Provider) CreateNetResource(
 	defer p.mu.Unlock()
 	n := p.nodes[obj.Name]
 	if n == nil {
-		n = &node{provider: p, name: obj.Name, blocks: map[netip.Prefix]blocks.Owner{}}
+		n = &node{
+			provider: p,
+			name:     obj.Name,
+			blocks:   map[netip.Prefix]blocks.Owner{},
+			held:     map[netip.Prefix]blocks.Owner{},
+		}
 		p.nodes[obj.Name] = n
 	}
 	n.update(obj)
@@ -324,6 +338,9 @@ func (p *Provider) Forget(nodeName string) {
 	}
 	for prefix := range n.blocks {
 		_ = n.drop(prefix) // the node holds it, so this cannot fail
+	}
+	for prefix, owner := range n.held {
+		_ = p.sets[family(prefix)].Return(owner, prefix) // likewise
 	}
 	n.gone = true
 	delete(p.nodes, nodeName)

@@ -338,3 +338,22 @@ func TestNewestVersionCountsBeforeResync(t *testing.T) {
 	g.Expect(message(b)).To(BeEmpty())
 	g.Expect(a.AllocateIPs(t.Context(), action(1))).NotTo(Succeed())
 }
+
+// TestAnAnnouncedBlockThatIsNotFree: a former operator has taken a block back from node a and
+// announced it for node b, and neither write has arrived.
+func TestAnAnnouncedBlockThatIsNotFree(t *testing.T) {
+	g := NewWithT(t)
+	p := clusterpool.New(clusterpool.Config{})
+	g.Expect(p.SetPool(pool("a", 28, "10.0.0.0/28"))).To(Succeed())
+	a := p.CreateNetResource(set("a", "10.0.0.0/28"), nil)
+	announces := set("b")
+	announces.Annotations = map[string]string{netresource.IntentAnnotation: "10.0.0.0/28,what is this"}
+	b, c := p.CreateNetResource(announces, nil), p.CreateNetResource(set("c"), nil)
+	p.Resync(t.Context())
+	g.Expect(keys(t, a)).To(Equal([]string{"10.0.0.0/28"}))
+	g.Expect(keys(t, b)).To(BeEmpty(), "the block is that of node a")
+	g.Expect(a.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"10.0.0.0/28"}})).To(Succeed())
+	g.Expect(c.AllocateIPs(t.Context(), action(1))).NotTo(Succeed(), "the write for node b may still arrive")
+	p.Forget("b")
+	g.Expect(c.AllocateIPs(t.Context(), action(1))).To(Succeed())
+}

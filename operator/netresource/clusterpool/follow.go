@@ -5,6 +5,7 @@ package clusterpool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -77,17 +78,20 @@ func (p *Provider) report(ctx context.Context, client dynamic.Interface, every t
 	}
 }
 
-// writeStatus writes each status that has changed.
+// writeStatus writes each status that has changed. A pool that cannot be written delays no
+// other one.
 func (p *Provider) writeStatus(ctx context.Context, client dynamic.Interface) error {
 	pools := client.Resource(v1alpha1.Resource(v1alpha1.AddressPools))
 	all, err := pools.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list AddressPools: %w", err)
 	}
+	var failed []error
 	for i := range all.Items {
 		pool, err := objects.Decode[v1alpha1.AddressPool](&all.Items[i])
 		if err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		status := p.Status(pool.Name)
 		if status == pool.Status {
@@ -95,17 +99,12 @@ func (p *Provider) writeStatus(ctx context.Context, client dynamic.Interface) er
 		}
 		pool.Status = status
 		u, err := objects.Encode(pool, "AddressPool")
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = pools.UpdateStatus(ctx, u, metav1.UpdateOptions{})
 		}
-		if _, err := pools.UpdateStatus(
-			ctx,
-			u,
-			metav1.UpdateOptions{},
-		); err != nil && !apierrors.IsConflict(err) &&
-			!apierrors.IsNotFound(err) {
-			return fmt.Errorf("write the status of AddressPool %s: %w", pool.Name, err)
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			failed = append(failed, fmt.Errorf("write the status of AddressPool %s: %w", pool.Name, err))
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }

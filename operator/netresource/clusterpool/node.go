@@ -26,6 +26,7 @@ type node struct {
 	name     string
 	obj      *v1alpha1.NetResourceSet
 	blocks   map[netip.Prefix]blocks.Owner // with an owner for each block
+	held     map[netip.Prefix]blocks.Owner // announced for it, and kept from all nodes
 	bad      string                        // the error of an invalid block in the newest version
 	short    string                        // the error of a missing family
 	gone     bool                          // the NetResourceSet was deleted
@@ -59,6 +60,22 @@ func (n *node) load() {
 	}
 	for _, key := range n.obj.Spec.IPAM.PodCIDRs {
 		n.occupy(string(key))
+	}
+}
+
+// takeIntents records the blocks that an earlier operator has announced for the node.
+func (n *node) takeIntents() {
+	for _, key := range netresource.IntentOf(n.obj) {
+		prefix, err := handshake.ParseKey(key)
+		if _, has := n.blocks[prefix]; has || err != nil {
+			continue
+		}
+		owner, into := blocks.NewOwner(n.name, n.name+" "+prefix.String()), n.blocks
+		err = n.provider.sets[family(prefix)].Occupy(owner, prefix, n.provider.config.Now())
+		if _, conflict := errors.AsType[*blocks.Conflict](err); conflict {
+			into = n.held
+		}
+		into[prefix] = owner
 	}
 }
 

@@ -187,9 +187,7 @@ func (f *fleet) config(impl netresource.AllocationImplementation, term int) netr
 		RetryMost:        interval,
 		CallTimeout:      f.stage.p.Deadline,
 		ReadTimeout:      f.stage.p.Deadline,
-		QPS:              -1,
 		Random:           func() float64 { return .5 },
-		Term:             fmt.Sprint("term-", term),
 		Since:            time.Now(),
 		Fence: func(context.Context) error {
 			f.mu.Lock()

@@ -85,7 +85,7 @@ type Provider struct {
 	// Parallel makes Run run the checks at the same time. They wait for Lag most of the
 	// time. New must permit that.
 	Parallel bool
-	// Slow shortens, below effort.CI, what a real server takes minutes for: faults hit each
+	// Slow shortens, below effort.Nightly, what a real server takes minutes for: faults hit each
 	// fourth request of a call, and a campaign has eight steps.
 	Slow bool
 	// Rounds of the campaign, and its seed. Run sets both by package effort; 0 rounds: 1.
@@ -164,9 +164,9 @@ func Run(t *testing.T, p Provider) {
 func (c Check) Test(t *testing.T, p Provider) {
 	t.Helper()
 	if p.Rounds == 0 {
-		p.Rounds = effort.Times(t, effort.CI)
+		p.Rounds = effort.Times(t, effort.Nightly)
 	}
-	if effort.Level(t) >= effort.CI {
+	if effort.Level(t) >= effort.Nightly {
 		p.Slow = false
 	}
 	if seed, ok := effort.Seed(t); ok {
@@ -250,7 +250,7 @@ func (s *stage) start() error {
 		return fmt.Errorf("make a provider: %w", err)
 	}
 	s.manager, err = netresource.New(netresource.Config{
-		Instances: s.impl, API: memapi.New(), Log: s.log, QPS: -1,
+		Instances: s.impl, API: memapi.New(), Log: s.log,
 		CallTimeout: 30 * s.p.Patience, // Update waits for a thirtieth of it
 	})
 	if err != nil {

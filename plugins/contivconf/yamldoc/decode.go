@@ -27,6 +27,10 @@ type Options struct {
 	// Exact refuses keys in another case, empty texts, numbers and truth values
 	// instead of texts, and list items without a value.
 	Exact bool
+	// Whole reports whether a key without a value is a problem, as is a file without keys if
+	// Whole is not nil. Either may come from a file that was cut off, which would be read as
+	// defaults. A key of Contiv-VPP may have none, as its manifests write it.
+	Whole func(path string) bool
 }
 
 // Decoder fills structs and collects all problems of a file. The YAML decoders stop
@@ -60,6 +64,16 @@ func NewDecoder(o Options) *Decoder {
 // its own. ok is false if the file has no mapping of keys at all.
 func (d *Decoder) Decode(file []byte, into any) (ok bool) {
 	content, ok := d.document(file)
+	if ok && content == nil && d.options.Whole != nil {
+		d.Add(
+			RuleDocument,
+			wholeFile,
+			"",
+			"has no keys: it is empty, or was cut off; write what differs from the defaults, "+
+				"such as %q, or {} for all defaults",
+			d.options.Example,
+		)
+	}
 	if content != nil {
 		d.object(place{}, content, reflect.ValueOf(into).Elem())
 	}
@@ -110,9 +124,17 @@ func (d *Decoder) object(at place, value any, into reflect.Value) {
 	}
 }
 
-// value fills one field. A key without a value counts as absent.
+// value fills one field. A key without a value counts as absent, or is a problem.
 func (d *Decoder) value(at place, value any, into reflect.Value, minutes bool) {
 	if value == nil {
+		if d.options.Whole != nil && d.options.Whole(at.path) {
+			d.Add(
+				RuleMissing,
+				at.shown,
+				"",
+				"has no value, or the file was cut off here: write a value, or remove the key",
+			)
+		}
 		return
 	}
 	switch {

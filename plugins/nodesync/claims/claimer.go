@@ -554,6 +554,17 @@ func (c *Claimer) drop(t Target) {
 	}
 }
 
+// Until returns when this node stops allocating if no look at its claims succeeds any
+// more, zero if it holds none. Any goroutine may call it.
+func (c *Claimer) Until() time.Time {
+	if len(c.held()) == 0 {
+		return time.Time{}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.confirmed.Add(c.deps.Register.Expire * 5 / 6)
+}
+
 // checkTerm stops new leases if no look has succeeded for five sixths of the time
 // after which other nodes may take over the claims.
 func (c *Claimer) checkTerm() {

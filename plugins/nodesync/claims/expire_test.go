@@ -28,6 +28,21 @@ func TestAHolderWithALongerExpiry(t *testing.T) {
 	w.g.Expect(o.Blocker.Ends).To(BeTemporally("==", epoch().Add(24*time.Hour)))
 }
 
+// A node that was released by force may allocate from what its ID implies for as long as
+// its own configuration says, whatever that of the node which asks.
+func TestANodeReleasedByForceWithALongerExpiry(t *testing.T) {
+	w := newWorld(t)
+	b := w.joins(node("b", 2))
+	w.put(kv.NodeRecordKey(1), &kv.NodeRecord{Id: 1, Name: "a", Instance: "i-a", Generation: 1, Released: w.now.UnixNano()})
+	w.put(kv.BeatKey(1), &kv.NodeBeat{Id: 1, Instance: "i-a", At: w.now.UnixNano(), NodeName: "a", Expire: int64(24 * time.Hour)})
+	for wait, held := range map[time.Duration]bool{expire + time.Second: false, 24*time.Hour - time.Second: false, 24 * time.Hour: true} {
+		o, err := w.register(w.store).Ask(context.Background(), b, block("10.1.1.0/24"), epoch().Add(wait))
+		w.g.Expect(err).NotTo(HaveOccurred())
+		w.g.Expect(o.Held).To(Equal(held), "after %s", wait)
+		run(w.store, &every{}, w.check, w.givesUp(b, block("10.1.1.0/24")))
+	}
+}
+
 // A node whose record says that it has a prefix was upgraded: its claim comes
 // before the older one of a node that only waits.
 func TestAnUpgradedNodeComesBeforeOneThatWaits(t *testing.T) {

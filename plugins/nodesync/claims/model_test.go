@@ -4,6 +4,7 @@
 package claims_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,7 @@ type world struct {
 	store   *mem.Store
 	now     time.Time
 	beliefs map[string]map[claims.Target]bool // by node and instance
+	terms   map[string]time.Duration          // nodeIDs.expire of a node, if another one than expire
 	history []string
 }
 
@@ -76,7 +78,19 @@ func (w *world) joins(n claims.Node) claims.Node {
 }
 
 func (w *world) beats(n claims.Node) {
-	w.put(kv.BeatKey(n.ID), &kv.NodeBeat{Id: n.ID, Instance: n.Instance, Session: "s", At: w.now.UnixNano(), NodeName: n.Name})
+	w.put(kv.BeatKey(n.ID), &kv.NodeBeat{
+		Id: n.ID, Instance: n.Instance, Session: "s", At: w.now.UnixNano(), NodeName: n.Name, Expire: int64(w.term(n)),
+	})
+}
+
+// term returns how long a node allocates without the store.
+func (w *world) term(n claims.Node) time.Duration { return cmp.Or(w.terms[n.Name], expire) }
+
+// of returns the register of a node, which knows its own configuration.
+func (w *world) of(n claims.Node, store kvdb.Store) claims.Register {
+	r := w.register(store)
+	r.Expire = w.term(n)
+	return r
 }
 
 func (w *world) register(store kvdb.Store) claims.Register {
@@ -125,7 +139,7 @@ func (w *world) check() {
 func (w *world) asks(n claims.Node, t claims.Target, times int) func(kvdb.Store) error {
 	return func(store kvdb.Store) error {
 		for range times {
-			o, err := w.register(store).Ask(context.Background(), n, t, w.now)
+			o, err := w.of(n, store).Ask(context.Background(), n, t, w.now)
 			if err != nil {
 				w.note("%s: %v", n.Name, err)
 				if errors.Is(err, errCrashed) {
@@ -167,7 +181,7 @@ func (w *world) wipes(nodes ...claims.Node) {
 // claimsID is a process that claims a node ID which implies addresses.
 func (w *world) claimsID(n claims.Node, explicit bool) func(kvdb.Store) error {
 	return func(store kvdb.Store) error {
-		r := w.register(store)
+		r := w.of(n, store)
 		record := &kv.NodeRecord{Id: n.ID, Name: n.Name, Instance: n.Instance, Generation: 1, ExplicitBlocks: explicit}
 		value, err := proto.Marshal(record)
 		if err != nil {
@@ -210,6 +224,17 @@ func (w *world) givesUp(n claims.Node, t claims.Target) func(kvdb.Store) error {
 		}
 		return r.Delete(context.Background(), key, rev)
 	}
+}
+
+// releases marks the record of a node that holds its ID as released by force.
+func (w *world) releases(n claims.Node) {
+	x, _, err := w.store.Get(context.Background(), kv.NodeRecordKey(n.ID))
+	w.g.Expect(err).NotTo(HaveOccurred())
+	r := &kv.NodeRecord{}
+	w.g.Expect(proto.Unmarshal(x.Value, r)).To(Succeed())
+	r.Released = w.now.UnixNano()
+	w.put(kv.NodeRecordKey(n.ID), r)
+	w.note("%s is released by force", n.Name)
 }
 
 func (w *world) held(t claims.Target) (nodes []string) {
@@ -420,8 +445,8 @@ func (r random) fate() fate {
 	return served
 }
 
-// Nodes claim, give up, die, are released and come back, over a store whose
-// writes are single and whose replies get lost. No address is believed by two,
+// Nodes of different configurations claim, give up, die, are released, by force too, and come
+// back, over a store whose writes are single and whose replies get lost. No address is believed by two,
 // and in the end every prefix that a living node asks for is held by one.
 func TestRandomWorlds(t *testing.T) {
 	targets := []claims.Target{block("10.1.77.0/24"), block("10.1.77.0/25"), block("10.1.78.0/24"), address("192.168.16.4"), block("10.1.4.0/24")}
@@ -430,11 +455,15 @@ func TestRandomWorlds(t *testing.T) {
 		tried.Add(1)
 		w := newWorld(t)
 		rnd := random{rand.New(rand.NewPCG(seed, 7))}
+		w.terms = map[string]time.Duration{}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			w.terms[name] = time.Duration(1+rnd.IntN(5)) * expire
+		}
 		var nodes []claims.Node
 		for i, name := range []string{"a", "b", "c"} {
 			nodes = append(nodes, w.joins(node(name, uint32(i+1))))
 		}
-		late := node("d", 4)
+		late, forced := node("d", 4), time.Time{}
 		for range 12 {
 			var processes []func(kvdb.Store) error
 			var at []claims.Node
@@ -446,7 +475,7 @@ func TestRandomWorlds(t *testing.T) {
 				}
 				processes, at = append(processes, f), append(at, n)
 			}
-			if rnd.IntN(4) == 0 && w.beliefs["d/i-d"] == nil {
+			if rnd.IntN(4) == 0 && w.beliefs["d/i-d"] == nil && forced.IsZero() {
 				w.beats(late)
 				processes, at = append(processes, w.claimsID(late, rnd.IntN(2) == 0)), append(at, late)
 			}
@@ -458,8 +487,21 @@ func TestRandomWorlds(t *testing.T) {
 			if rnd.IntN(4) == 0 { // a node is away until its term is over, and is released
 				n := nodes[rnd.IntN(len(nodes))]
 				w.forgets(n)
-				w.now = w.now.Add(expire)
+				w.now = w.now.Add(w.term(n))
 				_ = w.register(w.store).End(context.Background(), n.Name, w.now)
+			}
+			switch {
+			case forced.IsZero() && w.beliefs["d/i-d"] != nil:
+				w.beats(late)
+				if rnd.IntN(3) == 0 { // it has lost the store, and is released by force
+					forced = w.now
+					w.releases(late)
+				}
+			case !forced.IsZero():
+				w.now = w.now.Add(expire)
+				if !w.now.Before(forced.Add(w.term(late))) {
+					w.forgets(late)
+				}
 			}
 			for _, n := range nodes {
 				w.beats(n)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -114,10 +115,20 @@ func Prepare(inv Invocation, stdin []byte) (Request, *Config, *Error) {
 	return req, conf, err
 }
 
-// Output returns what the plugin prints for a reply; nil if it prints nothing.
+// Output returns what the plugin prints for a reply; nil if it prints nothing. An ADD
+// without an address has failed.
 func Output(req Request, reply Reply, conf *Config) ([]byte, *Error) {
 	if req.Command != "ADD" {
 		return nil, nil
+	}
+	if len(reply.IPs) == 0 {
+		return nil, Errorf(CodeDecode, "ADD: the agent's answer has no address: want one at least")
+	}
+	for _, ip := range reply.IPs {
+		if _, err := netip.ParsePrefix(ip.Address); err != nil {
+			return nil, Errorf(CodeDecode, "ADD: the agent's answer has the address %q: "+
+				"want one with its prefix length, such as 10.1.5.2/24", ip.Address)
+		}
 	}
 	dns := conf.DNS
 	if !conf.Main { // the main plugin passes its own on

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // MaxIntents limits the number of DELs that wait for an agent.
@@ -38,6 +39,13 @@ type Intent struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
+	Began       Began  `json:"began,omitzero"` // zero: not known
+}
+
+// Began is the time at which a DEL began: it frees no lease of a later ADD.
+type Began struct {
+	BootID string        `json:"boot"`
+	Uptime time.Duration `json:"uptime"` // ns since that boot
 }
 
 // IntentDir returns the directory of the intents for the agent of a socket.
@@ -177,10 +185,20 @@ func (in Intent) Remove(dir string) error {
 	return nil
 }
 
-// Waiting reports whether the intent is in dir.
+// Waiting reports whether an intent of the same attachment is in dir.
 func (in Intent) Waiting(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, in.Name()))
 	return err == nil
+}
+
+// Read returns the intent of the same attachment in dir, as ReadIntents does. found is
+// false if there is none, or a file that ReadIntents refuses.
+func (in Intent) Read(dir string, uid int) (_ Intent, found bool, err error) {
+	intents, _, err := readIntents(dir, uid, in.Name())
+	if err != nil || len(intents) == 0 {
+		return Intent{}, false, err
+	}
+	return intents[0], true, nil
 }
 
 // Refused describes a file among the intents that is refused.
@@ -195,6 +213,11 @@ type Refused struct {
 // missing dir has no intents. The error is about files that could not be read this time:
 // they may be intents, so they are not refused.
 func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err error) {
+	return readIntents(dir, uid, "")
+}
+
+// readIntents is ReadIntents of one file; "": of all.
+func readIntents(dir string, uid int, only string) (intents []Intent, refused []Refused, err error) {
 	fail := func(err error) ([]Intent, []Refused, error) {
 		return nil, nil, fmt.Errorf("read the DELs that wait: %w", err)
 	}
@@ -218,7 +241,7 @@ func ReadIntents(dir string, uid int) (intents []Intent, refused []Refused, err 
 		return fail(err)
 	}
 	for _, e := range entries {
-		if !isIntent(e.Name()) {
+		if !isIntent(e.Name()) || only != "" && e.Name() != only {
 			continue
 		}
 		in, rerr := readIntent(root, e.Name(), uid)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Path is the path of requests on the agent's socket.
@@ -29,6 +30,7 @@ type Request struct {
 	Link        *Interface    `json:"link,omitempty"`        // main: the interface in prevResult
 	Routes      *[]Route      `json:"routes,omitempty"`      // absent: a default route per family with the default pool, none with another
 	Attachments *[]Attachment `json:"attachments,omitempty"` // GC: absent frees nothing
+	Began       Began         `json:"began,omitzero"`        // DEL that may be repeated: when it began; zero: when it is accepted
 }
 
 // Reply holds the agent's answer.
@@ -41,8 +43,8 @@ type Reply struct {
 
 	// In the agent only: the claim of this ADD, 0 if it repeated an earlier one, and its
 	// ticket.
-	Claim  uint64 `json:"-"`
-	Ticket uint64 `json:"-"`
+	Claim  uint64        `json:"-"`
+	Ticket time.Duration `json:"-"`
 }
 
 // NewRequest returns the request for an invocation.
@@ -84,12 +86,10 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 			return Request{}, err
 		}
 	}
-	for i, w := range r.Wanted { // "10.1.5.9" or "10.1.5.9/24"
-		a, _, _ := strings.Cut(w, "/")
-		if _, err := netip.ParseAddr(a); err != nil {
-			return Request{}, Errorf(CodeInvalidConfig, "requested address %q is not an IP address", w)
+	for i, w := range r.Wanted {
+		if r.Wanted[i], err = parseWanted(w); err != nil {
+			return Request{}, err
 		}
-		r.Wanted[i] = a
 	}
 	if c.HasRoutes {
 		r.Routes = &c.Routes
@@ -98,6 +98,18 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 		r.Attachments = &c.Attachments
 	}
 	return r, nil
+}
+
+// parseWanted returns the address of "10.1.5.9" or "10.1.5.9/24".
+func parseWanted(text string) (string, *Error) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Addr().String(), nil
+	}
+	if _, err := netip.ParseAddr(text); err != nil {
+		return "", Errorf(CodeInvalidConfig,
+			"requested address %q is not an IP address: write one such as 10.1.5.9 or 10.1.5.9/24", text)
+	}
+	return text, nil
 }
 
 // PrintVersions returns the output of VERSION.

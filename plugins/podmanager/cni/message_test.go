@@ -54,6 +54,10 @@ func TestInvalidWantedAddresses(t *testing.T) {
 		"a name":        {"", "IP=web-0"},
 		"a list's end":  {"", "IP=10.1.5.9,"},
 		"an empty text": {`, "runtimeConfig": {"ips": [""]}`, ""},
+		"a long length": {`, "runtimeConfig": {"ips": ["10.1.0.160/99"]}`, ""},
+		"no length":     {"", "IP=10.1.0.160/"},
+		"two lengths":   {"", "IP=10.1.0.160/24/24"},
+		"a mask":        {"", "IP=10.1.0.160/255.255.255.0"},
 		"a network":     {`, "args": {"cni": {"ips": ["10.1.5"]}}`, ""},
 	} {
 		g := NewWithT(t)

@@ -5,6 +5,7 @@ package cni
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,9 @@ const (
 	maxPath   = 4095 // bytes of a path: PATH_MAX of the kernel, without the final zero
 	maxPart   = 255  // bytes of a name in a path: NAME_MAX
 	maxIfName = 15   // bytes of an interface name: IFNAMSIZ of the kernel, without the final zero
+
+	nameRule = "it must begin with a letter or a digit, letters, digits, '_', '.' and '-' may follow, " +
+		"and 253 bytes are the most"
 )
 
 // CheckNames returns an error for the first invalid name of an ADD, or nil. Both ends of
@@ -24,10 +28,8 @@ const (
 // other requests are not checked: an attachment under a name that is refused now can still
 // be deleted.
 func (r Request) CheckNames() *Error {
-	const rule = "it must begin with a letter or a digit, letters, digits, '_', '.' and '-' may follow, " +
-		"and 253 bytes are the most"
 	if !validName(r.Network) || len(r.Network) > maxName {
-		return Errorf(CodeInvalidConfig, "network name %.300q is invalid: %s", r.Network, rule)
+		return Errorf(CodeInvalidConfig, "network name %.300q is invalid: %s", r.Network, nameRule)
 	}
 	for _, n := range []struct {
 		name, value string
@@ -39,7 +41,7 @@ func (r Request) CheckNames() *Error {
 		{"pod UID (K8S_POD_UID in CNI_ARGS)", r.Pod.UID, false},
 	} {
 		if (n.need || n.value != "") && (!validName(n.value) || len(n.value) > maxName) {
-			return Errorf(CodeEnvironment, "%s %.300q is invalid: %s", n.name, n.value, rule)
+			return Errorf(CodeEnvironment, "%s %.300q is invalid: %s", n.name, n.value, nameRule)
 		}
 	}
 	if why := badIfName(r.IfName); why != "" {
@@ -50,6 +52,17 @@ func (r Request) CheckNames() *Error {
 	}
 	if why := badPath(r.Netns); why != "" {
 		return Errorf(CodeEnvironment, "netns (CNI_NETNS) %.300q is invalid: %s", r.Netns, why)
+	}
+	return nil
+}
+
+// CheckNames returns an error if the namespace or the name of the pod is missing or invalid.
+// A runtime may leave out both; a caller that names a pod may not.
+func (p Pod) CheckNames() error {
+	for _, n := range []struct{ name, value string }{{"namespace", p.Namespace}, {"name", p.Name}} {
+		if !validName(n.value) || len(n.value) > maxName {
+			return fmt.Errorf("pod %s %.300q is invalid: %s", n.name, n.value, nameRule)
+		}
 	}
 	return nil
 }

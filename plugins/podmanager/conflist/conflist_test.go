@@ -4,11 +4,11 @@
 package conflist_test
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -200,22 +200,89 @@ func TestRemove(t *testing.T) {
 	g.Expect(removed).To(BeFalse())
 }
 
-func TestPortMapVersions(t *testing.T) {
+func TestVersionsOfPortMap(t *testing.T) {
 	g := NewWithT(t)
 	dir := t.TempDir()
-	g.Expect(conflist.PortMapVersions(t.Context(), dir)).To(BeNil(), "there is no portmap")
-	g.Expect(conflist.PortMapVersions(t.Context(), filepath.Join(dir, "none"))).To(BeNil())
-	script := func(text string) {
-		path := filepath.Join(dir, conflist.PortMap)
-		g.Expect(os.RemoveAll(path)).To(Succeed())
-		g.Expect(os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700)).To(Succeed())
+	path := filepath.Join(dir, conflist.PortMap)
+	g.Expect(os.WriteFile(path, []byte(`#!/bin/sh
+[ "$CNI_COMMAND" = VERSION ] && echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'
+`), 0o700)).To(Succeed())
+	g.Expect(conflist.FindPortMap(t.Context(), dir)).To(Equal(conflist.HostPorts{Versions: []string{"0.4.0", "1.0.0"}}))
+	link := t.TempDir()
+	g.Expect(os.Symlink(path, filepath.Join(link, conflist.PortMap))).To(Succeed())
+	g.Expect(conflist.FindPortMap(t.Context(), link).Versions).To(Equal([]string{"0.4.0", "1.0.0"}))
+}
+
+// needsLoader is a program that is dynamically linked, with a loader that is not on this machine.
+func needsLoader(g Gomega) []byte {
+	program, err := os.ReadFile("/bin/sh")
+	g.Expect(err).NotTo(HaveOccurred())
+	const loader = "/ld-linux"
+	g.Expect(bytes.Contains(program, []byte(loader))).To(BeTrue(), "this machine's shell is linked statically")
+	return bytes.ReplaceAll(program, []byte(loader), []byte("/ld-nowhe"))
+}
+
+// An agent in a container does not see all that the runtime sees, which runs portmap.
+func TestAPortMapThatCannotRunHere(t *testing.T) {
+	for name, put := range map[string]func(g Gomega, path string) string{
+		"its loader is on the node": func(g Gomega, path string) string {
+			g.Expect(os.WriteFile(path, needsLoader(g), 0o700)).To(Succeed())
+			return "no such file or directory"
+		},
+		"its interpreter is on the node": func(g Gomega, path string) string {
+			g.Expect(os.WriteFile(path, []byte("#!/nowhere/sh\n"), 0o700)).To(Succeed())
+			return "no such file or directory"
+		},
+		"a link to a folder of the node": func(g Gomega, path string) string {
+			g.Expect(os.Symlink("/nowhere/lib/cni/portmap", path)).To(Succeed())
+			return "is a link to /nowhere/lib/cni/portmap, whose folder this agent does not see"
+		},
+		"a relative link to a folder of the node": func(g Gomega, path string) string {
+			g.Expect(os.Symlink("../nowhere/portmap", path)).To(Succeed())
+			return "whose folder this agent does not see"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			path := filepath.Join(t.TempDir(), conflist.PortMap)
+			saying := put(g, path)
+			found := conflist.FindPortMap(t.Context(), filepath.Dir(path))
+			g.Expect(found.Versions).To(Equal([]string{"0.3.1", "0.4.0", "1.0.0"}))
+			g.Expect(found.Reason).To(And(ContainSubstring(path), ContainSubstring(saying), ContainSubstring("are assumed")))
+		})
 	}
-	script(`[ "$CNI_COMMAND" = VERSION ] && echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'`)
-	g.Expect(conflist.PortMapVersions(t.Context(), dir)).To(Equal([]string{"0.4.0", "1.0.0"}))
-	for _, bad := range []string{"exit 1", "echo x", "echo '{}'"} {
-		script(bad)
-		_, err := conflist.PortMapVersions(t.Context(), dir)
-		g.Expect(err).To(MatchError(ContainSubstring(filepath.Join(dir, conflist.PortMap))), bad)
+}
+
+// A list with a portmap that no runtime can run would fail the ADD of every pod.
+func TestAPortMapThatIsNone(t *testing.T) {
+	script := func(text string) func(Gomega, string) {
+		return func(g Gomega, path string) {
+			g.Expect(os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700)).To(Succeed())
+		}
+	}
+	for name, c := range map[string]struct {
+		put    func(g Gomega, path string)
+		saying string
+	}{
+		"none":               {func(Gomega, string) {}, "does not exist"},
+		"no folder":          {func(g Gomega, path string) { g.Expect(os.Remove(filepath.Dir(path))).To(Succeed()) }, "does not exist"},
+		"a folder":           {func(g Gomega, path string) { g.Expect(os.Mkdir(path, 0o700)).To(Succeed()) }, "is of type"},
+		"not executable":     {func(g Gomega, path string) { g.Expect(os.WriteFile(path, needsLoader(g), 0o600)).To(Succeed()) }, "not executable"},
+		"a dangling link":    {func(g Gomega, path string) { g.Expect(os.Symlink("multi", path)).To(Succeed()) }, "which does not exist"},
+		"a link to itself":   {func(g Gomega, path string) { g.Expect(os.Symlink(conflist.PortMap, path)).To(Succeed()) }, "too many levels"},
+		"one that fails":     {script("exit 1"), "exit status 1"},
+		"no JSON":            {script("echo x"), "invalid character"},
+		"no versions":        {script("echo '{}'"), "names no version"},
+		"of another machine": {func(g Gomega, path string) { g.Expect(os.WriteFile(path, []byte("x"), 0o700)).To(Succeed()) }, "exec format error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			path := filepath.Join(t.TempDir(), conflist.PortMap)
+			c.put(g, path)
+			found := conflist.FindPortMap(t.Context(), filepath.Dir(path))
+			g.Expect(found.Versions).To(BeNil())
+			g.Expect(found.Reason).To(And(ContainSubstring(path), ContainSubstring(c.saying)))
+		})
 	}
 }
 
@@ -226,7 +293,7 @@ func TestARealPortMap(t *testing.T) {
 		t.Skip("NOT RUN: this machine has no portmap (apt-get install containernetworking-plugins)")
 	}
 	g := NewWithT(t)
-	versions, err := conflist.PortMapVersions(t.Context(), dir)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Join(versions, " ")).To(ContainSubstring("1.0.0"))
+	found := conflist.FindPortMap(t.Context(), dir)
+	g.Expect(found.Reason).To(BeEmpty())
+	g.Expect(found.Versions).To(ContainElement("1.0.0"))
 }

@@ -99,6 +99,10 @@ type Evidence struct {
 type RepairRequest struct {
 	Finding Finding `json:"finding"`
 	DryRun  bool    `json:"dryRun,omitempty"` // only describe the change
+	// All is set for each finding of "cadastre repair C206 --all": release a lease whose address
+	// and namespace are gone, on a node without a runtime that would prove it.
+	All   bool `json:"all,omitempty"`
+	Force bool `json:"force,omitempty"` // also if the lease is in use, or a witness cannot be read completely
 }
 
 // RepairReply describes a repair, or the reason why there is none.
@@ -106,5 +110,5 @@ type RepairReply struct {
 	Finding Finding `json:"finding"`           // as it is now
 	Change  string  `json:"change,omitempty"`  // what the repair does; "": it is by hand, as Finding.Fix says
 	Done    bool    `json:"done"`              // the change is made and durable
-	Refused string  `json:"refused,omitempty"` // how the finding has changed since the report
+	Refused string  `json:"refused,omitempty"` // how the finding has changed since the report, or who uses the address
 }

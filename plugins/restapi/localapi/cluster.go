@@ -43,8 +43,9 @@ type BlockUse struct {
 // NodeReleaseRequest names a node that is gone for good. Force releases also
 // one that was there a moment ago.
 type NodeReleaseRequest struct {
-	Name  string `json:"name"`
-	Force bool   `json:"force,omitempty"`
+	Name   string `json:"name"`
+	Force  bool   `json:"force,omitempty"`
+	DryRun bool   `json:"dryRun,omitempty"` // only say whether it would be released
 }
 
 // NodeReleaseReply holds the ID that was released.

@@ -33,14 +33,17 @@ type DockerPoolKeep struct {
 }
 
 // DockerPoolRelease names a pool that the engine does not release itself. Force
-// releases also one with leases.
+// releases also one with leases, and one that is in use.
 type DockerPoolRelease struct {
-	ID    string `json:"id"`
-	Force bool   `json:"force,omitempty"`
+	ID     string `json:"id"`
+	Force  bool   `json:"force,omitempty"`
+	DryRun bool   `json:"dryRun,omitempty"` // only say what would end
 }
 
-// DockerPoolReleased has the leases that ended with the pool.
+// DockerPoolReleased has the leases that ended with the pool, or would end, and what the
+// witnesses show of the pool.
 type DockerPoolReleased struct {
 	ID     string  `json:"id"`
 	Leases []Lease `json:"leases"`
+	InUse
 }

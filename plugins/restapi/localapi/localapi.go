@@ -23,7 +23,7 @@ const (
 	PathEvents     = "/v1/events"  // ?since=SEQ&last=N&follow=true&pod=&container=&address=&failed=true: one controller.Record a line, or as a server-sent event
 	PathResync     = "/v1/resync"  // POST; answers when it is done
 	PathBackup     = "/v1/backup"  // the database file
-	PathAccept     = "/v1/accept"  // what a database in doubt may not know; POST accepts it: AcceptReport
+	PathAccept     = "/v1/accept"  // what a database in doubt may not know; POST AcceptRequest accepts it: AcceptReport
 	PathSink       = "/v1/sink"    // what is wanted southbound, by key
 	PathLogs       = "/v1/logs"    // the last lines of the agent's log, as plain text; on the socket only
 	PathMetrics    = "/metrics"
@@ -49,6 +49,12 @@ const (
 // EventsStarted is the header of the answer to PathEvents that says when the
 // agent has started, in RFC 3339. Sequence numbers count within one such run.
 const EventsStarted = "X-Agent-Started"
+
+// Trailers of the answer to PathBackup, of which it has one: the copy is whole, or it is not.
+const (
+	TrailerBytes = "X-Bytes" // the length of the copy
+	TrailerError = "X-Error" // why what came is not whole
+)
 
 // Lease represents one lease.
 type Lease struct {
@@ -91,6 +97,11 @@ type Status struct {
 	KVDBConnected bool   `json:"kvdbConnected"`
 	KVDBError     string `json:"kvdbError,omitempty"`
 	KVDBRevision  int64  `json:"kvdbRevision"`
+	// KVDBAway holds the time since when the store does not answer, and AllocatesUntil the time
+	// at which the agent stops to allocate new addresses if it does not answer again: after it
+	// another node may have the node ID or a block. Both are missing while the store answers.
+	KVDBAway       time.Time `json:"kvdbAway,omitzero"`
+	AllocatesUntil time.Time `json:"allocatesUntil,omitzero"`
 	// StateFrom names the source of that state: remote (the cluster store), mirror
 	// (this node's copy of it), or "" as long as there is none.
 	StateFrom        string `json:"stateFrom"`
@@ -117,6 +128,8 @@ type Status struct {
 	Witnesses []Witness `json:"witnesses"`
 	// Interfaces is missing if the pod blocks are not those of the machine's interfaces.
 	Interfaces *Interfaces `json:"interfaces,omitempty"`
+	// HostPorts is missing if the agent writes no CNI list, or has not written it yet.
+	HostPorts *HostPorts `json:"hostPorts,omitempty"`
 	// Southbound is missing if the agent changes nothing of the network.
 	Southbound *Southbound       `json:"southbound,omitempty"`
 	Loop       controller.Status `json:"eventLoop"`
@@ -131,6 +144,12 @@ type Interfaces struct {
 	Families      []InterfaceFamily `json:"families"`
 	Returning     int               `json:"returning"`          // blocks on their way back to the cloud
 	Shortage      string            `json:"shortage,omitempty"` // why the cloud gives no more addresses; "": it gives them
+}
+
+// HostPorts tells whether pods get the host ports that they ask for.
+type HostPorts struct {
+	Versions []string `json:"versions"`         // of the CNI specification, of portmap; empty: no pod gets a host port
+	Reason   string   `json:"reason,omitempty"` // why there are none, or why they are assumed
 }
 
 // InterfaceFamily counts the addresses of one family.
@@ -201,6 +220,7 @@ type ReleaseRequest struct {
 	// it no lease of Docker is freed.
 	DockerPool string `json:"dockerPool,omitempty"`
 	DryRun     bool   `json:"dryRun,omitempty"` // only say what would be freed
+	Force      bool   `json:"force,omitempty"`  // also what is in use, and if a witness cannot be read
 	// Only, if not nil, are the generations that may be freed: those that a
 	// dry run has shown.
 	Only []uint64 `json:"only,omitempty"`
@@ -210,6 +230,7 @@ type ReleaseRequest struct {
 type ReleaseReply struct {
 	Leases  []Lease  `json:"leases"`
 	Skipped []string `json:"skipped,omitempty"` // what matches but is not freed, and why
+	InUse
 }
 
 // Error holds the body of every answer that is not 200, except for CNI.

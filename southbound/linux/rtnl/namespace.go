@@ -6,6 +6,7 @@ package rtnl
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 
@@ -19,6 +20,10 @@ const (
 	nsfs = 0x6e736673
 )
 
+// ErrNone is wrapped by errors about a path that names no network namespace: there is no file,
+// or one that stayed when the mount of a namespace ended.
+var ErrNone = errors.New("no network namespace is there")
+
 // Namespace is an open network namespace.
 type Namespace struct {
 	path string
@@ -27,7 +32,7 @@ type Namespace struct {
 }
 
 // ID identifies a network namespace while it exists.
-type ID struct{ device, inode uint64 }
+type ID struct{ Device, Inode uint64 }
 
 // Open opens the network namespace of a path, such as /run/netns/cni-1; "" is that of the
 // calling thread.
@@ -38,7 +43,11 @@ func Open(path string) (*Namespace, error) {
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open network namespace %s: %w", name, os.NewSyscallError("open", err))
+		err = os.NewSyscallError("open", err)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			err = fmt.Errorf("%w: %w", ErrNone, err)
+		}
+		return nil, fmt.Errorf("open network namespace %s: %w", name, err)
 	}
 	n := &Namespace{path: name, fd: fd}
 	if err := n.check(); err != nil {
@@ -55,7 +64,10 @@ func (n *Namespace) check() error {
 		return os.NewSyscallError("fstatfs", err)
 	}
 	if fs.Type != nsfs {
-		return errors.New("the file is not a namespace: want one that is mounted, such as `ip netns add` makes")
+		return fmt.Errorf(
+			"%w: the file is not a namespace: want one that is mounted, such as `ip netns add` makes",
+			ErrNone,
+		)
 	}
 	kind, err := unix.IoctlRetInt(n.fd, unix.NS_GET_NSTYPE)
 	if err == nil && kind != unix.CLONE_NEWNET {

@@ -64,6 +64,16 @@ func Dial(family int) (*Socket, error) {
 // Close closes the socket.
 func (s *Socket) Close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
 
+// Cookie returns a number of the socket's network namespace that the kernel gives to no
+// other one until the next boot, 0 before Linux 5.14.
+func (s *Socket) Cookie() uint64 {
+	cookie, err := unix.GetsockoptUint64(s.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0
+	}
+	return cookie
+}
+
 // Request is one request of a batch.
 type Request struct {
 	What  string // for errors, such as "add route 10.1.5.7/32"

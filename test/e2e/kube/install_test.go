@@ -98,6 +98,10 @@ func (i installation) expectGone() {
 const (
 	importImages = "for image in cadastre-*.oci.tar; do ctr --namespace k8s.io images import \"$image\"; done"
 	seePods      = "kubectl -n cadastre-system rollout status daemonset/cadastre-agent"
+	commandLine  = "tar -xf cadastre_*_linux_amd64.tar.gz -C /usr/local --strip-components=1 --wildcards '*/bin/cadastre' '*/bin/kubectl-cadastre'"
+	unpacked     = "writes into the machine's folders; make e2e-release unpacks an archive with this line"
+	namespaced   = "kubectl apply -f cadastre_*_kubernetes/base/namespace.yaml"
+	helm         = "make e2e-chart installs the charts; make e2e-release builds these files"
 	onNodes      = "this API server has no nodes; make e2e-node runs pods of the same manifests and images with kubelet and containerd"
 )
 
@@ -106,6 +110,8 @@ func TestInstallWithKubeadm(t *testing.T) {
 		"kubeadm init --service-cidr=10.96.0.0/12": "kubeadm pulls the images of a control plane from a registry",
 		importImages: onNodes,
 		seePods:      onNodes,
+		commandLine:  unpacked,
+		namespaced:   helm,
 		"kubectl -n cadastre-uninstall rollout status daemonset/cadastre-uninstall": onNodes,
 	})
 	i.next()
@@ -122,7 +128,9 @@ func TestInstallWithK3s(t *testing.T) {
 	i := install(t, "k3s.md", map[string]string{
 		"k3s server --flannel-backend=none --disable-network-policy --service-cidr=10.96.0.0/12 --cluster-cidr=10.1.0.0/16": binary,
 		"for image in cadastre-*.oci.tar; do k3s ctr images import \"$image\"; done":                                        binary,
-		seePods: onNodes,
+		seePods:     onNodes,
+		commandLine: unpacked,
+		"kubectl -n cadastre-uninstall rollout status daemonset/cadastre-uninstall": onNodes,
 	})
 	i.next()
 	i.g.Expect(os.WriteFile(filepath.Join(i.dir, "cadastre-k3s", "kustomization.yaml"), []byte(i.take("yaml")), 0o600)).To(Succeed())
@@ -133,5 +141,21 @@ func TestInstallWithK3s(t *testing.T) {
 	))
 	i.next()
 	i.expectGone()
+	_, err := i.client.AppsV1().DaemonSets("cadastre-uninstall").Get(t.Context(), "cadastre-uninstall", getOptions())
+	i.g.Expect(err).NotTo(HaveOccurred())
+	i.rest()
+}
+
+func TestInstallWithKind(t *testing.T) {
+	const engine = "kind needs an image of a node from a registry"
+	i := install(t, "kind.md", map[string]string{
+		"kind create cluster --config kind.yaml": engine,
+		"kind delete cluster":                    engine,
+		seePods:                                  onNodes,
+		commandLine:                              unpacked,
+	})
+	i.take("yaml")
+	i.next()
+	i.g.Expect(i.agentFolders()).To(HaveKeyWithValue("cni-bin", "/opt/cni/bin"))
 	i.rest()
 }

@@ -227,11 +227,16 @@ const routeProtocol = 202
 
 // create creates a pod on a node that serves a page, which the kubelet asks for.
 func (t *scenario) create(ctx context.Context, n *node, name string) error {
+	return t.createWithPorts(ctx, n, name, "")
+}
+
+// createWithPorts creates such a pod; ports are those of its container, in JSON.
+func (t *scenario) createWithPorts(ctx context.Context, n *node, name, ports string) error {
 	_, err := t.plane.feed(ctx, `{"apiVersion":"v1","kind":"Pod",
 		"metadata":{"name":"`+name+`","labels":{"app":"page","pod":"`+name+`"}},"spec":{
 		"nodeName":"`+n.name+`","terminationGracePeriodSeconds":1,"automountServiceAccountToken":false,"enableServiceLinks":false,"dnsPolicy":"Default",
 		"containers":[{"name":"main","image":"`+image+`","imagePullPolicy":"Never",
-			"command":["/inside","serve",":`+pagePort+`"],
+			"command":["/inside","serve",":`+pagePort+`"],"ports":[`+ports+`],
 			"readinessProbe":{"httpGet":{"port":`+pagePort+`},"periodSeconds":1}}]}}`, "create", "--filename=-")
 	return err
 }

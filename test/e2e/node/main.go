@@ -11,7 +11,7 @@
 // witnesses of a node, read in the agent's pod, see the same, and notice that the
 // runtime's socket is gone. In the end k8s/uninstall removes all of it.
 //
-// It is told twice: with blocks that the agent derives from its node ID, and with
+// All of it runs twice: with blocks that the agent derives from its node ID, and with
 // podCIDRs that our operator gives. The operator is a process of the room, with
 // the flags and the account of its Deployment; the cluster's state is in the API server.
 //

@@ -17,6 +17,7 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
+	"github.com/cadastre/cadastre/plugins/podmanager/conflist"
 )
 
 // machine holds the programs and rights of this machine; tests replace it.
@@ -83,7 +84,7 @@ func (m machine) need(ctx context.Context, stdout io.Writer) error {
 const pluginDir = "/usr/lib/cni/"
 
 // plugins returns those that a runtime needs beside ours.
-func plugins() []string { return []string{"loopback"} }
+func plugins() []string { return []string{"loopback", conflist.PortMap} }
 
 // missing are the packages of which something is not there.
 func missing() (all []string) {

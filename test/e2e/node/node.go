@@ -13,6 +13,7 @@ import (
 
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
+	"github.com/cadastre/cadastre/plugins/podmanager/conflist"
 )
 
 // node is a containerd, a kubelet and a kube-proxy in namespaces of their own, and the
@@ -28,13 +29,15 @@ type node struct {
 	ns      *netlab.Namespace
 	holder  *stage.Process
 	runtime *stage.Process // containerd
+	// ownPortMap: the folder of plugins has Debian's portmap itself, and not a link to it.
+	ownPortMap bool
 }
 
 // newNodes returns two nodes of which neither has a network with the other one.
 func newNodes(opt stage.Options, p plane) (all []*node) {
 	for _, n := range []node{
 		{name: "node-1", ip: "192.0.2.11", gateway: "192.0.2.1"},
-		{name: "node-2", ip: "198.51.100.12", gateway: "198.51.100.1"},
+		{name: "node-2", ip: "198.51.100.12", gateway: "198.51.100.1", ownPortMap: true},
 	} {
 		n.dir = filepath.Join(opt.Dir, n.name)
 		n.group = groupName(opt.Dir) + "/" + n.name
@@ -69,12 +72,30 @@ func (n *node) prepare() error {
 			return fmt.Errorf("prepare the node: %w", err)
 		}
 	}
+	if n.ownPortMap {
+		if err := n.copyPlugin(conflist.PortMap); err != nil {
+			return fmt.Errorf("prepare the node: %w", err)
+		}
+	}
 	err := os.Symlink(n.host("/run/cadastre"), filepath.Dir(n.agent.Socket())) // the agent's pod mounts it
 	err = errors.Join(err, os.WriteFile(n.path("containerd.toml"), []byte(n.containerdConfig()), 0o600))
 	if err = errors.Join(err, os.WriteFile(n.path("kubelet.yaml"), []byte(n.kubeletConfig()), 0o600)); err != nil {
 		return fmt.Errorf("prepare the node: %w", err)
 	}
 	return nil
+}
+
+// copyPlugin replaces the link to a plugin by the plugin. The agent's pod does not see what
+// the link names, and lacks the loader of the plugin itself.
+func (n *node) copyPlugin(name string) error {
+	program, err := os.ReadFile(pluginDir + name)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(n.plugin(name)); err != nil {
+		return err
+	}
+	return os.WriteFile(n.plugin(name), program, 0o755)
 }
 
 // containerdConfig: lowering oom_score_adj needs a capability that root may

@@ -83,6 +83,7 @@ func (t *scenario) all(ctx context.Context) error {
 		t.pods,
 		t.services,
 		t.toTheOutside,
+		t.hostPorts,
 		t.witnessesSeePods,
 		t.runtimeIsAway,
 		t.agentsAreKilled,
@@ -231,7 +232,7 @@ func (t *scenario) open(ctx context.Context) (err error) {
 // ready starts the nodes, and waits until pods can run on them.
 func (t *scenario) ready(ctx context.Context) error {
 	t.Step("Start containerd, kubelet and kube-proxy on two nodes of different networks, and our operator.\n" +
-		"    CNI's plugins are loopback alone: the DaemonSet's pods install ours, and write the list.")
+		"    CNI's plugins are Debian's loopback and portmap: the DaemonSet's pods install ours, and write the list.")
 	var set daemonSet
 	if err := t.plane.read(ctx, &set, "daemonset", agentName, "--namespace="+namespace); err != nil {
 		return err
