@@ -16,6 +16,9 @@ BENCH ?= .cache/bench
 PROMETHEUS := .cache/prometheus
 # The folder of what make chaos leaves.
 ATTACKS ?= .cache/chaos
+# The two lanes of make ci: what computes, and what waits and may install packages, for which apt-get has one lock.
+CI_COMPUTES := race vpp:EFFORT=10 fuzz demo demo-cluster e2e-kube:E2E_FLAGS=-short e2e-chart e2e-upgrade e2e-ec2
+CI_INSTALLS := ligato e2e-docker e2e-page e2e-release e2e-node e2e-network e2e-metrics providers e2e-openstack
 # Repetitions of the tests with random input: CADASTRE_TEST_EFFORT, see internal/testkit/effort.
 EFFORT ?= 1
 LINT_VERSION := v2.15.0
@@ -101,8 +104,11 @@ demo-cluster: ## three nodes over a real etcd, which is killed and wiped; no add
 e2e-docker: ## Docker's engine with our driver, for real (as root; installs docker.io with apt-get where there is none)
 	@$(GO) run ./test/e2e/docker
 
-e2e-kube: ## operator and agent against a real Kubernetes API server (test/kube; the first build takes minutes)
+.PHONY: control-plane
+control-plane: ## etcd, kubectl and Kubernetes' API server into .cache/kube (the first build takes minutes)
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
+
+e2e-kube: control-plane ## operator and agent against a real Kubernetes API server (test/kube; the first build takes minutes)
 	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 30m -count=1 $(E2E_FLAGS) ./test/e2e/kube ./test/library
 
 e2e-node: ## two kubelets behind a router with the manifests of k8s/, for real (as root; installs Debian packages; the first build takes minutes)
@@ -119,14 +125,17 @@ e2e-ec2: ## operators and agents on a mock of EC2 with faults, which are killed 
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
 	cd providers/ec2 && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 15m -count=1 -v ./e2e
 
-ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, in real network namespaces (as root)
+ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, in real network namespaces (as root; installs Debian's ping where it can)
+	@if ! command -v ping >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get -qq install -y --no-install-recommends iputils-ping >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends iputils-ping >/dev/null; } || \
+		echo "apt-get did not install iputils-ping"; fi
 	cd ligato && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...
 
-page: ## build the page's bundle web/dist from web/src with npm, and fail if the committed one differs
+page: ## format and lint web/src, build the page's bundle web/dist from web/src with npm, and fail if the committed one differs
 	@if ! command -v npm >/dev/null; then echo "NOT RUN: npm is missing: web/dist is used as it is committed"; exit 0; fi; \
 	set -e; cd web; npm ci --no-audit --no-fund --loglevel=error || { echo "NOT RUN: npm ci failed: web/dist is used as it is committed"; exit 0; }; \
 	cp -r dist dist.committed; trap 'rm -rf dist.committed' EXIT; \
-	npm run --silent build; \
+	npm run --silent check; npm run --silent build; \
 	diff -rq dist.committed dist || { echo "web/dist was not what web/src makes: commit it as it is now"; exit 1; }
 
 e2e-page: ## the page in a headless Chromium (installs Debian's chromium where it can; IMAGES=1 renews docs/images)
@@ -166,16 +175,19 @@ vpp: $(LINT) ## golangci-lint and the tests of the module of VPP, on its model; 
 
 check: vet vet-modules lint ## go vet of all modules, gofmt and golangci-lint
 
-unit: ## the tests, without the race detector; EFFORT=10 repeats the random ones as often as make ci
+unit: ## the tests, without the race detector; EFFORT=10 repeats the random ones as often as make nightly
 	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 20m ./...
 
 # Go 1.26's race detector crashes ("ThreadSanitizer: CHECK failed") when two goroutines of one synctest bubble take
 # expired timers at the same moment (golang/go#78156). It orders accesses by synchronization, so one processor finds the same races.
 ONE_PROC = -exec "env GOMAXPROCS=1"
 
-race: ## the tests with the race detector, where a C compiler is found
+# The tests of test/, cmd/ and others start our programs, in which no detector watches; arithmetic has no goroutines.
+# test/library has the code in its own process.
+NO_RACES := /test/|/cmd/|/dist/|/deploy|/docker|/k8s$$|/internal/version$$|/ledger/addrspace$$|/testkit/
+race: ## the tests with the race detector, where a C compiler is found, but for those of our programs as processes
 	@$(if $(RACE),true,echo "no C compiler is found: the tests run without the race detector")
-	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test $(RACE) $(ONE_PROC) -timeout 40m ./...
+	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test $(RACE) $(ONE_PROC) -timeout 40m $$($(GO) list ./... | grep -vE '$(NO_RACES)') ./test/library
 
 fuzz: ## each fuzzer for FUZZTIME (3000 runs)
 	@set -e; for f in $(FUZZERS); do \
@@ -217,28 +229,11 @@ generate: ## the protobuf messages (needs protoc), the definitions of our Kubern
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then race detector, fuzzers, more seeds, end-to-end tests (about an hour)
-	$(MAKE) test
-	$(MAKE) race EFFORT=10
-	$(MAKE) vpp EFFORT=10
-	$(MAKE) providers
-	$(MAKE) fuzz
-	$(MAKE) demo
-	$(MAKE) demo-cluster
-	$(MAKE) ligato
-	$(MAKE) e2e-docker
-	$(MAKE) e2e-kube E2E_FLAGS=-short
-	$(MAKE) e2e-chart
-	$(MAKE) e2e-upgrade
-	$(MAKE) e2e-node
-	$(MAKE) e2e-release
-	$(MAKE) e2e-network
-	$(MAKE) e2e-page
-	$(MAKE) e2e-metrics
-	$(MAKE) e2e-openstack
-	$(MAKE) e2e-ec2
+ci: ## what .ci/run does: make test, then two lanes of targets beside each other, and a table of what ran
+	$(GO) run ./test/ci -first "test control-plane" -lane "$(CI_COMPUTES)" -lane "$(CI_INSTALLS)"
 
 nightly: ## what takes longer than make ci may: more seeds with clouds, all of the Kubernetes tests, long fuzzing, the long chaos run (hours)
+	$(MAKE) race EFFORT=10
 	$(MAKE) providers EFFORT=10
 	$(MAKE) e2e-kube
 	$(MAKE) fuzz FUZZTIME=300000x
