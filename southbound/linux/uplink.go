@@ -227,9 +227,10 @@ func (u *uplinks) Create(_ context.Context, key string, value proto.Message) err
 		return err
 	}
 	if err := u.apply(want); err != nil {
-		u.known.fail(want.iface) // before Watch sees what is removed here
+		u.known.end(want.iface, true) // before Watch sees what is removed here
 		return errors.Join(err, u.remove(want.table, true))
 	}
+	u.known.end(want.iface, false)
 	return nil
 }
 
@@ -386,6 +387,7 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 		}
 		switch {
 		case complete:
+			u.known.end(want.iface, false)
 			all = append(all, v)
 		case len(found) > 0:
 			partial = append(partial, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})

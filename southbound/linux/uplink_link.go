@@ -32,7 +32,7 @@ type uplinkLink struct {
 	up     bool
 	note   string
 	table  uint32
-	failed bool // the last attempt to make the uplink
+	failed bool // the last attempt to make the uplink that has ended
 	cloud  []netip.Prefix
 }
 
@@ -40,22 +40,25 @@ type uplinkLink struct {
 func (k *uplinkLinks) note(want uplink, link linkID, up bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	before := k.byInterface[want.iface]
 	k.byInterface[want.iface] = uplinkLink{
 		linkID: link,
 		mac:    want.mac,
 		up:     up,
-		note:   k.byInterface[want.iface].note,
+		note:   before.note,
 		table:  want.table,
+		failed: before.failed,
 		cloud:  want.cloud,
 	}
 }
 
-// fail notes that an uplink could not be made.
-func (k *uplinkLinks) fail(iface string) {
+// end notes whether an attempt to make an uplink has failed. During the next attempt the
+// announcements of what this one removes still arrive.
+func (k *uplinkLinks) end(iface string, failed bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.byInterface[iface]
-	l.failed = true
+	l.failed = failed
 	k.byInterface[iface] = l
 }
 
