@@ -485,6 +485,7 @@ type BlockUse struct {
 	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	Leases        uint64                 `protobuf:"varint,2,opt,name=leases,proto3" json:"leases,omitempty"`     // held, cooling and quarantined
 	Draining      bool                   `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"` // it allocates no new addresses
+	Reserved      uint64                 `protobuf:"varint,4,opt,name=reserved,proto3" json:"reserved,omitempty"` // addresses that no pod can have: the first, the last, the node's own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -538,6 +539,13 @@ func (x *BlockUse) GetDraining() bool {
 		return x.Draining
 	}
 	return false
+}
+
+func (x *BlockUse) GetReserved() uint64 {
+	if x != nil {
+		return x.Reserved
+	}
+	return 0
 }
 
 // NodeBeat says that the holder of a node ID was there. It is kept apart from
@@ -3314,11 +3322,12 @@ const file_api_kv_kv_proto_rawDesc = "" +
 	"generation\x12\x12\n" +
 	"\x04open\x18\x03 \x01(\bR\x04open\x12\x16\n" +
 	"\x06leases\x18\x04 \x01(\x04R\x06leases\x12-\n" +
-	"\x06blocks\x18\x05 \x03(\v2\x15.cadastre.kv.BlockUseR\x06blocks\"V\n" +
+	"\x06blocks\x18\x05 \x03(\v2\x15.cadastre.kv.BlockUseR\x06blocks\"r\n" +
 	"\bBlockUse\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x16\n" +
 	"\x06leases\x18\x02 \x01(\x04R\x06leases\x12\x1a\n" +
-	"\bdraining\x18\x03 \x01(\bR\bdraining\"\x8e\x03\n" +
+	"\bdraining\x18\x03 \x01(\bR\bdraining\x12\x1a\n" +
+	"\breserved\x18\x04 \x01(\x04R\breserved\"\x8e\x03\n" +
 	"\bNodeBeat\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1e\n" +

@@ -89,6 +89,10 @@ type BlockUse struct {
 	//
 	// +optional
 	Draining bool `json:"draining,omitempty"`
+	// Reserved counts the addresses that no pod can have: the first, the last and the node's own.
+	//
+	// +optional
+	Reserved int64 `json:"reserved,omitempty"`
 }
 
 // NodeBeatList holds the answer to a list.
@@ -129,7 +133,9 @@ func (b *NodeBeat) ToKV() (*kv.NodeBeat, error) {
 	for _, u := range b.Spec.Pools {
 		use := &kv.PoolUse{Pool: u.Pool, Generation: uint64(u.Generation), Open: u.Open, Leases: uint64(u.Leases)}
 		for _, b := range u.Blocks {
-			x := &kv.BlockUse{Prefix: b.Prefix, Leases: uint64(b.Leases), Draining: b.Draining}
+			x := &kv.BlockUse{
+				Prefix: b.Prefix, Leases: uint64(b.Leases), Draining: b.Draining, Reserved: uint64(b.Reserved),
+			}
 			use.Blocks = append(use.Blocks, x)
 		}
 		m.Pools = append(m.Pools, use)
@@ -149,7 +155,9 @@ func NodeBeatFrom(m *kv.NodeBeat) *NodeBeat {
 	for _, u := range m.Pools {
 		use := PoolUse{Pool: u.Pool, Generation: int64(u.Generation), Open: u.Open, Leases: int64(u.Leases)}
 		for _, x := range u.Blocks {
-			use.Blocks = append(use.Blocks, BlockUse{Prefix: x.Prefix, Leases: int64(x.Leases), Draining: x.Draining})
+			use.Blocks = append(use.Blocks, BlockUse{
+				Prefix: x.Prefix, Leases: int64(x.Leases), Draining: x.Draining, Reserved: int64(x.Reserved),
+			})
 		}
 		b.Spec.Pools = append(b.Spec.Pools, use)
 	}

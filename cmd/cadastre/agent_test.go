@@ -195,7 +195,7 @@ func someNodes() []localapi.Node {
 	seen := noon().Add(-3 * time.Second)
 	return []localapi.Node{
 		{ID: 5, Name: "node-5", Instance: "c0ffee", Generation: 3, Addresses: []string{"192.168.16.5/24", "fd00:3::5/64"}, PodCIDRs: []string{"10.1.5.0/24"}, Self: true,
-			LastSeen: &seen, Pools: []localapi.PoolUse{{Pool: "default", Generation: 2, Open: true, Leases: 12}, {Pool: "old", Generation: 1, Leases: 1}}},
+			LastSeen: &seen, Pools: []localapi.PoolUse{{Pool: "default", Generation: 2, Open: true, Leases: 12, Blocks: []localapi.BlockUse{{Block: "10.1.5.0/24", Leases: 12, Reserved: 4}}}, {Pool: "old", Generation: 1, Leases: 1}}},
 		{ID: 6, Name: "node-6", Instance: "decaf", Generation: 1, Addresses: []string{}, PodCIDRs: []string{}, Pools: []localapi.PoolUse{}},
 		{ID: 7, Name: "node-7", Instance: "f00d", Generation: 9, Released: true, LastSeen: &time.Time{}},
 	}
@@ -205,7 +205,7 @@ func somePools() []localapi.Pool {
 	return []localapi.Pool{
 		{Name: "default", Network: "default", State: "open", Generation: 2, Origin: "contiv.conf",
 			Ranges: []localapi.PoolRange{{CIDR: "10.1.0.0/16", OneNodePrefixLen: 24}, {CIDR: "fd00:1::/48", OneNodePrefixLen: 64}},
-			Blocks: []localapi.Block{{Block: "10.1.5.0/24", State: "active", Held: 12, Free: 237}, {Block: "fd00:1:0:5::/64", State: "active", Held: 3, Free: 1<<64 - 1}}},
+			Blocks: []localapi.Block{{Block: "10.1.5.0/24", State: "active", Size: 256, Reserved: 2, Infra: 2, Held: 12, Free: 240}, {Block: "fd00:1:0:5::/64", State: "active", Size: 1<<64 - 1, Held: 3, Free: 1<<64 - 1}}},
 		{Name: "blue", Network: "blue", State: "draining", Generation: 1, Origin: "apply", Problem: "10.5.0.0/16 overlaps serviceCIDR",
 			Ranges: []localapi.PoolRange{{CIDR: "10.5.0.0/16", OneNodePrefixLen: 26}}, Blocks: []localapi.Block{}},
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cadastre/cadastre/ledger/addrspace"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -86,27 +87,56 @@ func (b *bars) draw(u usage) string {
 }
 
 // usageOf returns the usage of the fullest family of the active blocks: a /64 is never full
-// and would hide a full /24.
+// and would hide a full /24. It counts the addresses that pods can have.
 func usageOf(blocks []localapi.Block) usage {
-	families := map[bool]usage{}
+	families := byFamily{}
 	for _, b := range blocks {
 		prefix, err := netip.ParsePrefix(b.Block)
 		if err != nil || b.State != "active" {
 			continue
 		}
-		u := families[prefix.Addr().Is4()]
-		u.used += uint64(b.Held + b.Infra + b.Cooling + b.Quarantined) //nolint:gosec // counts of addresses
-		u.all = sum(u.all, b.Free)
-		families[prefix.Addr().Is4()] = u
+		families.add(prefix, usage{
+			used: uint64(b.Held + b.Cooling + b.Quarantined), //nolint:gosec // counts of addresses
+			all:  b.Size - b.Reserved - uint64(b.Infra),      //nolint:gosec // a count of addresses
+		})
 	}
-	fullest := usage{}
-	for _, is4 := range []bool{true, false} {
-		u, has := families[is4]
-		if u.all = sum(u.all, u.used); has && (!fullest.known || u.share() > fullest.share()) {
-			fullest, fullest.known = u, true
+	return families.fullest()
+}
+
+// usageOfNode returns the usage of a node's blocks for pods, by its last report, as usageOf does.
+func usageOfNode(n localapi.Node) usage {
+	families, leases := byFamily{}, uint64(0)
+	for _, p := range n.Pools {
+		if p.Pool != podPool {
+			continue
+		}
+		leases += p.Leases
+		for _, b := range p.Blocks {
+			if prefix, err := netip.ParsePrefix(b.Block); err == nil && !b.Draining {
+				families.add(prefix, usage{used: b.Leases, all: addrspace.Size(prefix) - b.Reserved})
+			}
 		}
 	}
-	return fullest
+	if len(families) == 0 { // it reports no blocks
+		return usage{used: leases}
+	}
+	return families.fullest()
+}
+
+// byFamily holds the usage of blocks, by whether they are IPv4.
+type byFamily map[bool]usage
+
+func (f byFamily) add(block netip.Prefix, u usage) {
+	is4 := block.Addr().Is4()
+	f[is4] = usage{known: true, used: f[is4].used + u.used, all: sum(f[is4].all, u.all)}
+}
+
+func (f byFamily) fullest() usage {
+	v4, v6 := f[true], f[false]
+	if v4.known && v4.share() >= v6.share() {
+		return v4
+	}
+	return v6
 }
 
 func (u usage) share() float64 {
@@ -114,32 +144,4 @@ func (u usage) share() float64 {
 		return 0
 	}
 	return float64(u.used) / float64(u.all)
-}
-
-// usageOfNode returns the usage of a node's pod subnets by its last report. It counts the
-// leases of both families together, so that all is known of nodes with one family only.
-func usageOfNode(n localapi.Node) usage {
-	u := usage{known: len(n.PodCIDRs) > 0}
-	for _, p := range n.Pools {
-		if p.Pool == podPool {
-			u.used += p.Leases
-		}
-	}
-	for i, text := range n.PodCIDRs {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil || i > 0 && !sameFamily(n.PodCIDRs[0], prefix) {
-			return usage{used: u.used}
-		}
-		size := ^uint64(0)
-		if bits := prefix.Addr().BitLen() - prefix.Bits(); bits < 64 {
-			size = 1 << bits
-		}
-		u.all = sum(u.all, size)
-	}
-	return u
-}
-
-func sameFamily(text string, p netip.Prefix) bool {
-	other, err := netip.ParsePrefix(text)
-	return err == nil && other.Addr().Is4() == p.Addr().Is4()
 }

@@ -36,23 +36,31 @@ func TestBars(t *testing.T) {
 // The fullest family counts, and active blocks only.
 func TestUsageOfBlocks(t *testing.T) {
 	g := NewWithT(t)
-	g.Expect(usageOf(somePools()[0].Blocks)).To(Equal(usage{known: true, used: 12, all: 249}))
+	g.Expect(usageOf(somePools()[0].Blocks)).To(Equal(usage{known: true, used: 12, all: 252}))
 	g.Expect(usageOf([]localapi.Block{
-		{Block: "10.1.5.0/24", State: "active", Held: 1, Infra: 2, Cooling: 3, Quarantined: 4, Free: 90},
-		{Block: "10.1.6.0/24", State: "draining", Held: 50},
-		{Block: "10.1.7.0/24", State: "active", Free: 100},
-	})).To(Equal(usage{known: true, used: 10, all: 200}))
+		{Block: "10.1.5.0/24", State: "active", Size: 256, Reserved: 2, Infra: 2, Held: 1, Cooling: 3, Quarantined: 4, Free: 244},
+		{Block: "10.1.6.0/24", State: "draining", Size: 256, Held: 50},
+		{Block: "10.1.7.0/24", State: "active", Size: 256, Reserved: 2, Free: 254},
+	})).To(Equal(usage{known: true, used: 8, all: 506}))
 	g.Expect(usageOf(nil)).To(Equal(usage{}))
 }
 
+// A node's bar and its pool's have one denominator, from the ledger or from the last report.
 func TestUsageOfNodes(t *testing.T) {
+	of := func(blocks ...localapi.BlockUse) usage {
+		return usageOfNode(localapi.Node{Pools: []localapi.PoolUse{
+			{Pool: "default", Leases: 12, Blocks: blocks},
+			{Pool: "blue", Leases: 5, Blocks: []localapi.BlockUse{{Block: "10.9.0.0/24", Leases: 5}}},
+		}})
+	}
 	g := NewWithT(t)
-	pools := []localapi.PoolUse{{Pool: "default", Leases: 12}, {Pool: "blue", Leases: 5}}
-	g.Expect(usageOfNode(localapi.Node{PodCIDRs: []string{"10.1.5.0/24", "10.1.6.0/25"}, Pools: pools})).
-		To(Equal(usage{known: true, used: 12, all: 384}))
-	g.Expect(usageOfNode(localapi.Node{PodCIDRs: []string{"fd00::/64"}, Pools: pools}).all).To(Equal(^uint64(0)))
-	g.Expect(usageOfNode(localapi.Node{PodCIDRs: []string{"10.1.5.0/24", "fd00::/64"}, Pools: pools})).To(Equal(usage{used: 12}))
-	g.Expect(usageOfNode(localapi.Node{PodCIDRs: []string{}, Pools: pools})).To(Equal(usage{used: 12}))
+	v4 := localapi.BlockUse{Block: "10.1.5.0/24", Leases: 10, Reserved: 4}
+	v6 := localapi.BlockUse{Block: "fd00::/64", Leases: 12, Reserved: 3}
+	g.Expect(of(v4, localapi.BlockUse{Block: "10.1.6.0/25", Leases: 2, Reserved: 2})).To(Equal(usage{known: true, used: 12, all: 378}))
+	g.Expect(of(v4, v6)).To(Equal(usage{known: true, used: 10, all: 252}))
+	g.Expect(of(v6).counts()).To(Equal("12/2^64"))
+	g.Expect(of(v4, localapi.BlockUse{Block: "10.1.7.0/24", Leases: 9, Draining: true})).To(Equal(usage{known: true, used: 10, all: 252}))
+	g.Expect(of()).To(Equal(usage{used: 12}))
 }
 
 // Bars need a terminal, and are ASCII unless the locale has more.
@@ -69,8 +77,8 @@ func TestListsWithBars(t *testing.T) {
 		return out.String()
 	}
 	for _, c := range []struct{ verb, ascii, utf8 string }{
-		{"pool", "#......... 12/249", "█░░░░░░░░░ 12/249"},
-		{"node", "#......... 12/256", "█░░░░░░░░░ 12/256"},
+		{"pool", "#......... 12/252", "█░░░░░░░░░ 12/252"},
+		{"node", "#......... 12/252", "█░░░░░░░░░ 12/252"},
 	} {
 		g := NewWithT(t)
 		g.Expect(run(true, "POSIX", c.verb, "list")).To(ContainSubstring(c.ascii))

@@ -29,8 +29,8 @@ func (a *app) nodeListCmd() *cobra.Command {
 		Use:   "list",
 		Short: "List which node has which ID, addresses and pod subnets",
 		Long: `list shows which node has which ID, addresses and pod subnets. In a terminal the bar
-of a node shows the leases of its last report, and the addresses of its pod subnets. Of
-a node with IPv4 and IPv6 it shows the number of leases only.`,
+of a node shows the leases of its last report, and the addresses that pods can have. Of
+a node with IPv4 and IPv6 it shows the fuller family.`,
 		Example: `  cadastre node list
   cadastre node list -o wide`,
 		Args:              noArgs,

@@ -24,8 +24,8 @@ func (a *app) poolListCmd() *cobra.Command {
 		Use:   "list",
 		Short: "List the pools of the cluster, and what this node has of them",
 		Long: `list shows the pools of the cluster, and what this node has of them. In a terminal the
-bar of a pool shows the used addresses of this node's active blocks, and their number:
-of IPv4 or IPv6, whichever is fuller.`,
+bar of a pool shows the leases of this node's active blocks, and the addresses that pods
+can have: of IPv4 or IPv6, whichever is fuller.`,
 		Example: `  cadastre pool list
   cadastre pool list -o wide`,
 		Args:              noArgs,

@@ -83,10 +83,10 @@ commits     40.0/s, 2ms each, failed 0.0/s
 findings    3 of this node, 3 of the cluster: K101 double, K103 leaked
 
 POOL     FAMILY  HELD  INFRA  COOLING  QUARANT.  FREE  USED
-default  ipv4    12    2      3        0         237   #......... 17/254
+default  ipv4    12    2      3        0         237   #......... 15/252
 
 NODE    ID  STATE     LEASES  SEEN   USED
-node-5  5   self      13      5s     #......... 12/256
+node-5  5   self      13      5s     #......... 12/252
 node-6  6   held      0       never  0
 node-7  7   released  0       -      0
 `)
@@ -125,7 +125,7 @@ func TestTopInATerminal(t *testing.T) {
 		}
 	}
 	got = topCall(t, 1, terminal{is: true, width: 80, height: 40}, map[string]string{"LANG": "C.UTF-8"})
-	g.Expect(got.out).To(ContainSubstring("█░░░░░░░░░ 17/254"))
+	g.Expect(got.out).To(ContainSubstring("█░░░░░░░░░ 15/252"))
 	got = topCall(t, 1, terminal{is: true, width: 80, height: 40}, map[string]string{"LANG": "C.UTF-8"}, "--no-bars")
 	g.Expect(got.out).NotTo(ContainSubstring("█"))
 }

@@ -402,6 +402,7 @@ func TestPoolUses(t *testing.T) {
 		return all
 	}
 	n.g.Expect(uses()).To(Equal([]string{"default 1 open=true 0"}), "its own addresses are not leases")
+	n.g.Expect(n.PoolUses()[0].Blocks[0].Reserved).To(Equal(uint64(4)), "first, gateway, NAT loopback, last")
 	n.add("p1")
 	n.add("p2")
 	n.pools(firstPool(), aPool("pods-2", 1, "10.2.0.0/16 24"), bluePool(1), in("blue", aPool("blue-2", 7, "10.6.0.0/16 24")))

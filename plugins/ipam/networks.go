@@ -472,7 +472,9 @@ func (i *IPAM) PoolUses() (uses []*kv.PoolUse) {
 				draining := b.State == ledger.Draining
 				use.Blocks = append(
 					use.Blocks,
-					&kv.BlockUse{Prefix: b.Block.String(), Leases: leases, Draining: draining},
+					&kv.BlockUse{
+						Prefix: b.Block.String(), Leases: leases, Draining: draining, Reserved: b.Reserved + uint64(b.Infra),
+					},
 				)
 			}
 		}

@@ -38,6 +38,7 @@ type BlockUse struct {
 	Block    string `json:"block"`
 	Leases   uint64 `json:"leases"`
 	Draining bool   `json:"draining,omitempty"`
+	Reserved uint64 `json:"reserved,omitempty"` // addresses that no pod can have
 }
 
 // NodeReleaseRequest names a node that is gone for good. Force releases also
