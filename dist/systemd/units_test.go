@@ -15,6 +15,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	"go.uber.org/goleak"
+
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -68,12 +70,11 @@ func TestUnitsFitTogether(t *testing.T) {
 
 // TestWithPrograms has what needs the agent.
 func TestWithPrograms(t *testing.T) {
-	agent := filepath.Join(t.TempDir(), "cadastre-agent")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", agent, "../../cmd/cadastre-agent")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	bin := t.TempDir()
+	if err := stage.Build(t.Context(), "../..", bin, "./cmd/cadastre-agent"); err != nil {
+		t.Fatal(err)
 	}
+	agent := filepath.Join(bin, "cadastre-agent")
 	t.Run("defaults", func(t *testing.T) { testDefaults(t, agent) })
 	t.Run("verify", func(t *testing.T) { testVerify(t, agent) })
 	t.Run("sockets", func(t *testing.T) { testSockets(t, agent) })

@@ -4,11 +4,12 @@
 package chaos
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cadastre/cadastre/internal/testkit/effort"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // binEnv names the folder of the programs: set by TestMain, and inherited by the process
@@ -65,11 +67,8 @@ func buildPrograms() (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/cadastre-agent", "../../cmd/cadastre-cni", "../../cmd/cadastre")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		_ = os.RemoveAll(dir)
-		return "", fmt.Errorf("build the programs: %w\n%s", err, out)
+	if err := stage.Build(context.Background(), "../..", dir, stage.OurPrograms); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	return dir, os.Setenv(binEnv, dir)
 }

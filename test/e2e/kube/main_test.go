@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // Environment variables: the first is envtest's, the others are set by TestMain
@@ -106,18 +109,8 @@ func missing() string {
 
 // buildOurs builds the programs under test.
 func buildOurs(bin string) error {
-	if err := os.MkdirAll(bin, 0o755); err != nil {
+	if err := stage.Build(context.Background(), "../../..", bin, stage.OurPrograms); err != nil {
 		return err
-	}
-	args := []string{"build", "-o", bin + string(os.PathSeparator)}
-	for _, name := range []string{"cadastre-agent", "cadastre-operator", "cadastre-cni", "cadastre"} {
-		dir := filepath.Join("..", "..", "..", "cmd", name)
-		args = append(args, "./"+dir)
-	}
-	build := exec.Command("go", args...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build our programs: %w\n%s", err, out)
 	}
 	return os.Setenv(binEnv, bin)
 }
