@@ -17,8 +17,8 @@ PROMETHEUS := .cache/prometheus
 # The folder of what make chaos leaves.
 ATTACKS ?= .cache/chaos
 # The two lanes of make ci: what computes, and what waits and may install packages, for which apt-get has one lock.
-CI_COMPUTES := race vpp:EFFORT=10 fuzz demo demo-cluster e2e-kube:E2E_FLAGS=-short e2e-chart e2e-upgrade e2e-ec2
-CI_INSTALLS := ligato e2e-docker e2e-page e2e-release e2e-node e2e-network e2e-metrics providers e2e-openstack
+CI_COMPUTES := check race vpp:EFFORT=10 fuzz demo demo-cluster e2e-kube:E2E_FLAGS=-short e2e-chart e2e-upgrade e2e-ec2
+CI_INSTALLS := system ligato e2e-docker e2e-page e2e-release e2e-node e2e-network e2e-metrics providers e2e-openstack
 # Repetitions of the tests with random input: CADASTRE_TEST_EFFORT, see internal/testkit/effort.
 EFFORT ?= 1
 LINT_VERSION := v2.15.0
@@ -154,7 +154,7 @@ e2e-metrics: ## alerts with promtool, every query of the dashboard in a Promethe
 	cd test/monitoring/objects && $(GO) test -count=1 ./...
 	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -v -count=1 -timeout 8m ./test/monitoring
 
-test: check unit ## what every change must pass: go vet, gofmt, golangci-lint, the tests with few seeds (at most five minutes)
+test: vet unit smoke ## what every change must pass: go vet, gofmt, the tests that need no programs, ADD and DEL around a kill -9
 
 vet: ## go vet and gofmt
 	$(GO) vet ./...
@@ -175,8 +175,17 @@ vpp: $(LINT) ## golangci-lint and the tests of the module of VPP, on its model; 
 
 check: vet vet-modules lint ## go vet of all modules, gofmt and golangci-lint
 
-unit: ## the tests, without the race detector; EFFORT=10 repeats the random ones as often as make nightly
-	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 20m ./...
+# The tests of these start our programs, or make network namespaces. They wait more than they compute.
+PROCESSES := /test/(chaos|cni|commands|docs|migration|network|reclaim|scenarios)$$|/southbound/linux$$|/dist/systemd$$|/k8s$$
+unit: ## the tests but for those of make system; EFFORT=10 repeats the random ones as often as make nightly
+	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -vet=off -p 4 -timeout 20m $$($(GO) list ./... | grep -vE '$(PROCESSES)')
+
+.PHONY: smoke system
+smoke: ## one ADD, a kill -9 of the agent, one DEL
+	$(GO) test -vet=off -run '^TestSmoke$$' ./test/chaos
+
+system: ## the tests of our programs as processes, in real network namespaces (as root, else they skip)
+	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -vet=off -timeout 20m $$($(GO) list ./... | grep -E '$(PROCESSES)')
 
 # Go 1.26's race detector crashes ("ThreadSanitizer: CHECK failed") when two goroutines of one synctest bubble take
 # expired timers at the same moment (golang/go#78156). It orders accesses by synchronization, so one processor finds the same races.
@@ -219,9 +228,9 @@ e2e-chart: $(LINT) ## the Helm charts beside k8s/: the same objects, refusals, e
 
 .PHONY: e2e-upgrade
 e2e-upgrade: ## the last release beside this one in a cluster, the upgrade and the way back; databases of both
-	$(GO) run ./test/e2e/kube/build -o .cache/kube
-	last=$$($(GO) run ./test/upgrade -o .cache/upgrade) && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube E2E_UPGRADE=$$last \
-		$(GO) test -timeout 10m -count=1 -v -run '^TestUpgrade' ./test/e2e/kube
+	@set -e; last=$$($(GO) run ./test/upgrade -o .cache/upgrade); if [ "$$last" ]; then \
+		$(GO) run ./test/e2e/kube/build -o .cache/kube; \
+		KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube E2E_UPGRADE=$$last $(GO) test -timeout 10m -count=1 -v -run '^TestUpgrade' ./test/e2e/kube; fi
 
 generate: ## the protobuf messages (needs protoc), the definitions of our Kubernetes objects, and what charts/ shares with k8s/
 	$(GO) run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1 object:headerFile=api/v1alpha1/boilerplate.txt crd paths=./api/v1alpha1 output:crd:dir=k8s/crd
@@ -229,7 +238,7 @@ generate: ## the protobuf messages (needs protoc), the definitions of our Kubern
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go
 	PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto
 
-ci: ## what .ci/run does: make test, then two lanes of targets beside each other, and a table of what ran
+ci: ## what .ci/run does: make test, the control plane, then two lanes of targets beside each other, and a table of what ran
 	$(GO) run ./test/ci -first "test control-plane" -lane "$(CI_COMPUTES)" -lane "$(CI_INSTALLS)"
 
 nightly: ## what takes longer than make ci may: more seeds with clouds, all of the Kubernetes tests, long fuzzing, the long chaos run (hours)

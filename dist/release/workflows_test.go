@@ -92,7 +92,7 @@ func TestWorkflows(t *testing.T) {
 			g.Expect(known).To(ContainElement(target), file)
 		}
 	}
-	g.Expect(called["ci.yml"]).To(ContainElements("check", "unit", "e2e-node", "e2e-release", "release"))
+	g.Expect(called["ci.yml"]).To(ContainElements("test", "check", "system", "e2e-node", "e2e-release", "release"))
 	g.Expect(called["nightly.yml"]).To(ContainElements("chaos", "release-twice"))
 }
 
@@ -131,7 +131,7 @@ func TestWorkflowsAreComplete(t *testing.T) {
 			g.Expect(called).To(ContainElement(m[1]), target)
 		}
 	}
-	for _, lane := range []string{"CI_COMPUTES", "CI_INSTALLS"} { // before them, make ci makes test: check and unit
+	for _, lane := range []string{"CI_COMPUTES", "CI_INSTALLS"} { // before them, make ci makes test and the control plane
 		m := regexp.MustCompile(`\n` + lane + ` := (.+)`).FindStringSubmatch(makefile)
 		g.Expect(m).NotTo(BeNil())
 		for name := range strings.FieldsSeq(m[1]) {

@@ -3,12 +3,13 @@
 
 // Command upgrade builds the programs of the last release, against which test/e2e/kube
 // tests the upgrade and the way back (TestUpgrade): those of the newest tag that HEAD
-// follows, or, as long as there is none, of the commit in the file BASE.
+// follows.
 //
 // It checks the release out into a git worktree of its own, which it removes again, and
 // leaves the programs and the folder k8s of that release below the directory that it is
-// given. A release that is there already is left alone. It prints the directory. In a clone
-// without that history it prints nothing, says why on standard error, and succeeds.
+// given. A release that is there already is left alone. It prints the directory. Before the
+// first tag, and in a clone without that history, it prints nothing, says why on standard
+// error, and succeeds.
 //
 // Example:
 //
@@ -68,11 +69,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func lastRelease(ctx context.Context) (string, error) {
 	name, err := git(ctx, "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
 	if err != nil {
-		text, err := os.ReadFile(filepath.Join("test", "upgrade", "BASE"))
-		if err != nil {
-			return "", err
-		}
-		name = strings.TrimSpace(string(text))
+		return "", errors.New("no release has a tag yet (v1.2.3) that this clone has")
 	}
 	commit, err := git(ctx, "rev-parse", "--verify", "--quiet", name+"^{commit}")
 	if err != nil {
