@@ -31,6 +31,11 @@ FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins
 	./plugins/ipam/poolplan:FuzzParse ./plugins/podmanager/cni:FuzzParseArgs ./plugins/restapi:FuzzRelease ./plugins/restapi:FuzzCNIBody ./cmd/cadastre-cni:FuzzAnswer \
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 
+# $(call debian,PROGRAM,PACKAGE) installs Debian's package where the program is missing and root may do so.
+debian = @if ! command -v $1 >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	install="apt-get -qq install -y --no-install-recommends $2"; $$install >/dev/null 2>&1 || { apt-get -qq update && $$install >/dev/null; } || \
+	echo "apt-get did not install $2"; fi
+
 .DEFAULT_GOAL := help
 .PHONY: help build build-providers dist dist-providers providers run demo demo-cluster e2e-docker e2e-kube e2e-node e2e-network e2e-openstack e2e-ec2 page e2e-page ligato vpp test vet vet-modules check unit race fuzz lint chaos bench plots \
 	generate ci nightly clean
@@ -126,9 +131,7 @@ e2e-ec2: ## operators and agents on a mock of EC2 with faults, which are killed 
 	cd providers/ec2 && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 15m -count=1 -v ./e2e
 
 ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, in real network namespaces (as root; installs Debian's ping where it can)
-	@if ! command -v ping >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get -qq install -y --no-install-recommends iputils-ping >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends iputils-ping >/dev/null; } || \
-		echo "apt-get did not install iputils-ping"; fi
+	$(call debian,ping,iputils-ping)
 	cd ligato && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...
 
 page: ## format and lint web/src, build the page's bundle web/dist from web/src with npm, and fail if the committed one differs
@@ -139,8 +142,7 @@ page: ## format and lint web/src, build the page's bundle web/dist from web/src 
 	diff -rq dist.committed dist || { echo "web/dist was not what web/src makes: commit it as it is now"; exit 1; }
 
 e2e-page: ## the page in a headless Chromium (installs Debian's chromium where it can; IMAGES=1 renews docs/images)
-	@if [ ! -x /usr/bin/chromium ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get install -y --no-install-recommends chromium >/dev/null || echo "apt-get did not install chromium"; fi
+	$(call debian,chromium,chromium)
 	@$(MAKE) page
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
 	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(if $(IMAGES),CADASTRE_IMAGES=$(CURDIR)/docs/images) $(GO) test -v -count=1 -timeout 10m ./test/page
@@ -184,7 +186,8 @@ unit: ## the tests but for those of make system; EFFORT=10 repeats the random on
 smoke: ## one ADD, a kill -9 of the agent, one DEL
 	$(GO) test -vet=off -run '^TestSmoke$$' ./test/chaos
 
-system: ## the tests of our programs as processes, in real network namespaces (as root, else they skip)
+system: ## our programs as processes, in real network namespaces (as root, else they skip; installs Debian's iptables where it can)
+	$(call debian,iptables,iptables)
 	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -vet=off -timeout 20m $$($(GO) list ./... | grep -E '$(PROCESSES)')
 
 # Go 1.26's race detector crashes ("ThreadSanitizer: CHECK failed") when two goroutines of one synctest bubble take

@@ -148,6 +148,9 @@ func TestTheAgentIsKilled(t *testing.T) {
 
 // portmap makes a host port of a pod, and the list of the agent has it.
 func TestPortMap(t *testing.T) {
+	if _, err := exec.LookPath("iptables"); err != nil {
+		t.Skip("NOT RUN: the plugin portmap needs iptables (Debian: iptables)")
+	}
 	l := newLab(t, "")
 	r := l.runtime()
 	s := r.sandbox("web", map[string]any{"portMappings": []map[string]any{{"hostPort": 18080, "containerPort": 8080, "protocol": "tcp"}}})
