@@ -53,7 +53,6 @@ func (a *Agent) openState(ctx context.Context, clock clock) (*assembly, error) {
 		Now:    clock.now,
 		Fail:   a.fail,
 		Notes:  bolt.Notes(a.node.RunDir, filepath.Join(a.node.StateDir, "cadastre.db")),
-		Level1: filepath.Join(a.node.RunDir, "db.level"),
 	})
 	if err != nil {
 		return nil, err

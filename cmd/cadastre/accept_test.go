@@ -4,19 +4,15 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -118,28 +114,4 @@ func TestAcceptOfADatabaseThatIsNotInDoubt(t *testing.T) {
 		NewWithT(t).Expect(got.code).To(BeZero())
 		expectText(t, got.out, "\nnothing to accept: the database is the one that this agent wrote, at commit 7\n")
 	}
-}
-
-func TestDowngrade(t *testing.T) {
-	g := NewWithT(t)
-	dir := t.TempDir()
-	path := filepath.Join(dir, databaseName)
-	downgrade := func() outcome {
-		return callWith(context.Background(), "", "", nil, "database", "downgrade", "--state-dir", dir, "--run-dir", filepath.Join(dir, "run"), "-o", "json")
-	}
-	got := downgrade()
-	g.Expect(got.code).To(Equal(exitFailed))
-	g.Expect(got.err).To(And(ContainSubstring(path), ContainSubstring("no such file")))
-	g.Expect(path).NotTo(BeAnExistingFile())
-
-	f, err := bolt.OpenFile(path, bolt.FileOptions{Holder: "a test"})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(downgrade().err).To(ContainSubstring("in use by a test"))
-	g.Expect(f.Close()).To(Succeed())
-	g.Expect(downgrade().out).To(MatchJSON(`{"database":"` + path + `","format":1,"kept":"` + path + `.format-3"}`))
-	g.Expect(path + ".format-3").To(BeAnExistingFile())
-	level, err := os.ReadFile(filepath.Join(dir, "run", "db.level"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(level)).To(HaveSuffix(" suspect\n"), "it had no notes")
-	g.Expect(downgrade().err).To(ContainSubstring("it is of format 1 already"))
 }

@@ -43,8 +43,6 @@ func namesOf(v any) ([]string, error) {
 		return []string{v.Database}, nil
 	case rebuilt:
 		return []string{v.Database}, nil
-	case downgraded:
-		return []string{v.Database}, nil
 	case doctorReport:
 		return []string{v.File}, nil
 	case *topView:

@@ -16,6 +16,7 @@ import (
 
 const (
 	defaultStateDir = "/var/lib/cadastre"
+	defaultRunDir   = "/run/cadastre"
 	databaseName    = "cadastre.db"
 )
 

@@ -163,7 +163,6 @@ agent refuses: apply, plan -f, repair, and what a verb would end that is in use.
 		a.restoreCmd(),
 		a.rebuildCmd(),
 		a.acceptCmd(),
-		a.databaseCmd(),
 		a.doctorCmd(),
 		a.uninstallCmd(),
 		a.versionCmd(),

@@ -256,7 +256,7 @@ func (m *committer) attempt(g *group) (bad int, err error) {
 		}
 		return -1, err
 	}
-	m.f.trust.accepting, m.f.trust.leaving = false, false
+	m.f.trust.accepting = false
 	wrote, bad := g.apply(tx)
 	if bad < 0 && wrote {
 		return -1, m.f.finish(tx)

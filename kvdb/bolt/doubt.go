@@ -14,7 +14,6 @@ const (
 	doubtForked  doubt = "forked"  // another commit is in the place of one that was noted
 	doubtAhead   doubt = "ahead"   // more than one commit was not noted
 	doubtLineage doubt = "lineage" // it is another database
-	doubtFormat1 doubt = "format1" // an older copy, by the rule of format 1
 )
 
 // judge compares a database with the notes that are readable. A commit is noted

@@ -61,7 +61,6 @@ type FileOptions struct {
 	// is never in doubt.
 	Notes  []string
 	BootID string
-	Level1 string // the path of the note that programs of format 1 kept, for the migration
 	Now    func() time.Time
 	random func() [16]byte
 	// Fail, if set, is called once if the open file turns out to be unusable. No
@@ -69,12 +68,9 @@ type FileOptions struct {
 	// program ends in it: bbolt may hold its locks for ever.
 	Fail func(error)
 
-	migrations []migration // instead of the built-in ones, for tests
-	format     uint64
-	existing   bool                 // a file that is missing is not made
-	lockOnly   bool                 // the file is neither read nor migrated
-	tune       func(*bbolt.Options) // for tests
-	sync       func(*os.File) error // instead of the file's own, for tests
+	lockOnly bool                 // the file is not read
+	tune     func(*bbolt.Options) // for tests
+	sync     func(*os.File) error // instead of the file's own, for tests
 }
 
 // Close awaits the commit that is under way and closes the file. A file that has

@@ -8,7 +8,7 @@ import "go.etcd.io/bbolt"
 // finish gives a transaction its identity, commits it, and notes the commit outside
 // of the file before a caller learns of it.
 func (f *File) finish(tx *bbolt.Tx) error {
-	if err := f.commit(tx); err != nil || f.trust.leaving {
+	if err := f.commit(tx); err != nil {
 		return err
 	}
 	return f.note()
@@ -16,11 +16,6 @@ func (f *File) finish(tx *bbolt.Tx) error {
 
 func (f *File) commit(tx *bbolt.Tx) error {
 	t := &f.trust
-	if t.leaving { // for a program that knows no identities
-		err := tx.Commit()
-		_ = tx.Rollback()
-		return err
-	}
 	next := commitID{
 		lineage:  t.last.lineage,
 		sequence: t.last.sequence + 1,

@@ -16,8 +16,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// OpenFile opens the database at path, or makes it. A file of an older format
-// is copied first and then migrated in one transaction.
+// OpenFile opens the database at path, or makes it.
 func OpenFile(path string, opt FileOptions) (*File, error) {
 	f, err := openPath(path, opt)
 	if err != nil {
@@ -30,9 +29,6 @@ func openPath(path string, opt FileOptions) (*File, error) {
 	if opt.wait == 0 {
 		opt.wait = time.Second
 	}
-	if opt.format == 0 {
-		opt.format = Format
-	}
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
@@ -42,19 +38,14 @@ func openPath(path string, opt FileOptions) (*File, error) {
 			return x
 		}
 	}
-	if opt.migrations == nil {
-		opt.migrations = []migration{migrateFrom1, migrateFrom2}
-	}
 	if opt.sync == nil {
 		opt.sync = (*os.File).Sync
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	if !opt.existing {
-		if err := create(path); err != nil {
-			return nil, err
-		}
+	if err := create(path); err != nil {
+		return nil, err
 	}
 	f := &File{path: path, opt: opt, told: make(chan struct{})}
 	f.commits.f = f
@@ -181,15 +172,17 @@ func (f *File) prepare() error {
 	if err := f.view(f.checkPages); err != nil {
 		return damaged(err)
 	}
-	have, err := f.checkFormat()
+	empty, err := f.checkFormat()
 	if err != nil {
 		return err
 	}
-	if err := f.assess(have); err != nil {
+	if err := f.assess(empty); err != nil {
 		return err
 	}
-	if err := f.reachFormat(have); err != nil {
-		return err
+	if empty {
+		if err := f.lay(); err != nil {
+			return err
+		}
 	}
 	if err := f.verify(); err != nil {
 		return err

@@ -102,10 +102,7 @@ func (t table) delete(key string) error {
 
 // each calls f for every record in the order of their keys, and compares them with
 // the tally at the end: until it returns nil f may have seen too little.
-func (t table) each(f func(k, v []byte) error) error { return t.eachBy(mixed, f) }
-
-// eachBy is each with a tally that is the sum of the weights of the records.
-func (t table) eachBy(weight func(raw []byte) uint64, f func(k, v []byte) error) error {
+func (t table) each(f func(k, v []byte) error) error {
 	var found tally
 	var last []byte
 	if t.b != nil {
@@ -119,7 +116,7 @@ func (t table) eachBy(weight func(raw []byte) uint64, f func(k, v []byte) error)
 			if err != nil {
 				return err
 			}
-			found = tally{found.count + 1, found.sum + weight(raw)}
+			found.add(raw)
 			if err := f(k, v); err != nil {
 				return err
 			}

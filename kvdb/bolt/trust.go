@@ -6,7 +6,6 @@ package bolt
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -43,33 +42,22 @@ type trust struct {
 	known     *known
 	opened    *known // with a doubt: the last commit when the doubt began
 	accepting bool   // the transaction under way begins a new lineage, and ends the doubt
-	leaving   bool   // the transaction under way leaves the format that has identities
 }
 
 // assess reads the notes and compares the database with them, before anything
-// is written. format is that of the file, 0 for an empty one.
-func (f *File) assess(format uint64) (err error) {
+// is written.
+func (f *File) assess(empty bool) (err error) {
 	found := readNotes(f.opt.Notes)
 	t := &f.trust
-	db := commitID{sequence: 1} // of format 1: a database that no note is about
-	if format != 1 {
-		if err := f.view(func(tx *bbolt.Tx) (err error) { db, err = readCommit(tx); return err }); err != nil {
-			return err
-		}
-		if format > 1 && db.sequence == 0 {
-			return damaged(fmt.Errorf("it has no record %q", commitKey))
-		}
-		t.last = db
+	if err := f.view(func(tx *bbolt.Tx) (err error) { t.last, err = readCommit(tx); return err }); err != nil {
+		return err
+	}
+	if !empty && t.last.sequence == 0 {
+		return damaged(fmt.Errorf("it has no record %q", commitKey))
 	}
 	var against *note
 	if len(f.opt.Notes) > 0 {
-		t.why, against = judge(found, db, f.opt.BootID)
-		if format == 1 && t.why == doubtNoNote {
-			t.why, err = f.olderIn1()
-		}
-	}
-	if err != nil {
-		return err
+		t.why, against = judge(found, t.last, f.opt.BootID)
 	}
 	if t.why != "" && against != nil {
 		if t.known = against.Known; t.known == nil {
@@ -110,28 +98,6 @@ func (f *File) note() error {
 		Opened:   t.opened,
 	})
 }
-
-// olderIn1 applies the rule of format 1: the file db.level in the run directory
-// has the newest revision of this boot, and whether an older one was found before.
-func (f *File) olderIn1() (doubt, error) {
-	revision, err := f.revision()
-	if err != nil || f.opt.Level1 == "" {
-		return "", err
-	}
-	data, _ := os.ReadFile(f.opt.Level1) // none: nothing is known against the file
-	var noted int
-	var boot, mark string
-	if n, _ := fmt.Sscanf(string(data), "%d %s %s", &noted, &boot, &mark); n < 3 || boot != f.opt.BootID {
-		return "", nil
-	}
-	if mark == suspect1 || revision < noted {
-		return doubtFormat1, nil
-	}
-	return "", nil
-}
-
-// suspect1 is the third word of db.level for a file in doubt.
-const suspect1 = "suspect"
 
 // Doubt returns why the database is in doubt, nil if it is not.
 func (f *File) Doubt() *Doubt { return f.doubted.Load() }
@@ -196,8 +162,6 @@ func (d doubt) sentence(known Commit) string {
 		return "the database is not the one that was noted: " + noted + " is not its last but one"
 	case doubtLineage:
 		return "the database is another one than the one that was noted, whose last commit was " + noted
-	case doubtFormat1:
-		return "the database came back older than it was, as the last version of the agent noted"
 	}
 	return fmt.Sprintf("the database is in doubt (%s)", string(d))
 }

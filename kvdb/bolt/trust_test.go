@@ -6,7 +6,6 @@ package bolt
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -22,22 +21,22 @@ import (
 
 // place holds the paths of a database and its notes.
 type place struct {
-	t           *testing.T
-	path, level string
-	run, state  string
-	boot        string
+	t          *testing.T
+	path       string
+	run, state string
+	boot       string
 }
 
 func newPlace(t *testing.T) *place {
 	dir := t.TempDir()
 	return &place{
-		t: t, path: filepath.Join(dir, "s", "cadastre.db"), level: filepath.Join(dir, "r", "db.level"),
+		t: t, path: filepath.Join(dir, "s", "cadastre.db"),
 		run: filepath.Join(dir, "r", "db.note"), state: filepath.Join(dir, "s", "cadastre.db.note"), boot: "boot-1",
 	}
 }
 
 func (p *place) options() FileOptions {
-	return FileOptions{Notes: []string{p.run, p.state}, BootID: p.boot, Level1: p.level}
+	return FileOptions{Notes: []string{p.run, p.state}, BootID: p.boot}
 }
 
 func (p *place) open() *File { return openFile(p.t, p.path, p.options()) }
@@ -156,7 +155,7 @@ func TestTheLongestNote(t *testing.T) {
 	g := NewWithT(t)
 	long := identity(bytes.Repeat([]byte{255}, len(identity{})))
 	k := &known{long, math.MaxUint64, math.MinInt64, long}
-	_, err := note{math.MaxUint64, long, math.MaxUint64, long, math.MinInt64, "12345678-1234-1234-1234-123456789012", doubtFormat1, k, &known{Lineage: long, Sequence: k.Sequence, At: k.At}}.encode()
+	_, err := note{math.MaxUint64, long, math.MaxUint64, long, math.MinInt64, "12345678-1234-1234-1234-123456789012", doubtLineage, k, &known{Lineage: long, Sequence: k.Sequence, At: k.At}}.encode()
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
@@ -293,43 +292,6 @@ func TestANoteThatCannotBeWrittenFailsTheCommit(t *testing.T) {
 	g.Expect(f.Health()).To(HaveOccurred())
 }
 
-func TestTheRuleOfFormat1DecidesOnce(t *testing.T) {
-	for what, c := range map[string]struct {
-		level string
-		doubt bool
-	}{
-		"no note":           {"", false},
-		"the same revision": {"%d boot-1 trusted", false},
-		"a newer revision":  {"%[2]d boot-1 trusted", true},
-		"suspect":           {"%d boot-1 suspect", true},
-		"another boot":      {"%[2]d boot-0 suspect", false},
-		"text":              {"text", false},
-	} {
-		t.Run(what, func(t *testing.T) {
-			g := NewWithT(t)
-			p := newPlace(t)
-			data := p.read("testdata/format-1.db")
-			g.Expect(os.MkdirAll(filepath.Dir(p.path), 0o700)).To(Succeed())
-			p.write(p.path, data)
-			if c.level != "" {
-				g.Expect(os.MkdirAll(filepath.Dir(p.level), 0o700)).To(Succeed())
-				p.write(p.level, fmt.Appendf(nil, c.level+"\n", revisionOf(t, p.path), revisionOf(t, p.path)+1))
-			}
-			for range 2 {
-				if c.doubt {
-					g.Expect(p.doubt()).To(ContainSubstring("as the last version of the agent noted"))
-				} else {
-					g.Expect(p.doubt()).To(BeEmpty())
-				}
-				_, err := os.Stat(p.level)
-				g.Expect(errors.Is(err, os.ErrNotExist)).To(BeTrue())
-			}
-			p.write(p.path, data)
-			g.Expect(p.doubt()).NotTo(BeEmpty(), "a copy of format 1 is an older one, once there is a newer one")
-		})
-	}
-}
-
 func revisionOf(t *testing.T, path string) int {
 	t.Helper()
 	f, err := OpenFile(path, FileOptions{lockOnly: true})
@@ -338,33 +300,6 @@ func revisionOf(t *testing.T, path string) int {
 	n, err := f.revision()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return n
-}
-
-func TestDowngradeTakesTheDoubtAlong(t *testing.T) {
-	for _, doubt := range []bool{false, true} {
-		t.Run(fmt.Sprint(doubt), func(t *testing.T) {
-			g := NewWithT(t)
-			p := newPlace(t)
-			p.commit(5)
-			old := p.read(p.path)
-			p.commit(5)
-			if doubt {
-				p.write(p.path, old)
-			}
-			_, err := Downgrade(t.Context(), p.path, p.options())
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(p.run).NotTo(BeAnExistingFile())
-			g.Expect(p.state).NotTo(BeAnExistingFile())
-			var noted int
-			var boot, mark string
-			_, err = fmt.Sscanf(string(p.read(p.level)), "%d %s %s", &noted, &boot, &mark)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(noted).To(Equal(revisionOf(t, p.path)))
-			g.Expect(boot).To(Equal(p.boot))
-			g.Expect(mark).To(Equal(map[bool]string{false: "trusted", true: "suspect"}[doubt]))
-			g.Expect(p.doubt() != "").To(Equal(doubt), "and up again")
-		})
-	}
 }
 
 // TestATornMetaPage spoils the page that bbolt writes last in a commit, as a crash

@@ -105,23 +105,6 @@ type agent struct {
 	ended chan struct{} // closed when the process has ended
 }
 
-// confOf returns the path of the configuration for a program. An agent of an older version
-// refuses keys that it does not know.
-func (n *node) confOf(t *testing.T, program string) string {
-	if !strings.HasPrefix(filepath.Base(program), olderAgent) {
-		return n.conf
-	}
-	g := NewWithT(t)
-	conf, err := os.ReadFile(n.conf)
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, key := range []string{", reclaim: {enabled: false}", "reclaim: {enabled: false}, ", "reclaim: {enabled: false}"} {
-		conf = bytes.ReplaceAll(conf, []byte(key), nil)
-	}
-	path := n.conf + ".older"
-	g.Expect(os.WriteFile(path, conf, 0o600)).To(Succeed())
-	return path
-}
-
 // launch starts an agent and does not wait for it to serve.
 func (n *node) launch(t *testing.T, flags ...string) *agent {
 	t.Helper()
@@ -131,7 +114,7 @@ func (n *node) launch(t *testing.T, flags ...string) *agent {
 	defer log.Close()
 	info, err := log.Stat()
 	g.Expect(err).NotTo(HaveOccurred())
-	args := append([]string{"--config", n.confOf(t, n.program), "--node-name", n.name, "--state-dir", n.stateDir, "--run-dir", n.runDir}, append(n.flags, flags...)...)
+	args := append([]string{"--config", n.conf, "--node-name", n.name, "--state-dir", n.stateDir, "--run-dir", n.runDir}, append(n.flags, flags...)...)
 	a := &agent{node: n, cmd: exec.Command(cmp.Or(n.program, program("cadastre-agent")), args...), began: info.Size(), ended: make(chan struct{})}
 	a.cmd.Env = append(os.Environ(), n.env...)
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it does not outlive a test that panics

@@ -141,13 +141,6 @@ func (m *member) change(t *testing.T, from, to string) {
 	g.Expect(os.WriteFile(m.conf, []byte(strings.ReplaceAll(string(conf), from, to)), 0o600)).To(Succeed())
 }
 
-// forLastVersion leaves out of the configuration what an agent of the last version
-// does not know. A store that has nodes already needs none of it.
-func (m *member) forLastVersion(t *testing.T) {
-	t.Helper()
-	m.change(t, ", quarantine: 0s", "")
-}
-
 // waitForStore has the next start wait for the store, and not begin with the
 // mirror: only then can a node that has lost its ID get another one.
 func (m *member) waitForStore(t *testing.T) {

@@ -48,7 +48,6 @@ func notRun() map[string]string {
 		"mv /var/lib/cadastre":        stopped,
 		"cadastre restore":            stopped,
 		"cadastre rebuild":            stopped,
-		"cadastre database downgrade": stopped,
 		"cadastre uninstall":          "removes files of the machine: test/cni runs it on a node of its own",
 		"cadastre page":               "serves until it is interrupted: test/page opens it in a browser",
 		"cadastre events -f":          "goes on until it is interrupted: test/page and cmd/cadastre follow the stream",

@@ -32,7 +32,7 @@ func newDisk(t *testing.T, dir string) *disk {
 }
 
 func (d *disk) open(t *testing.T) (*bolt.File, *ledger.Ledger, error) {
-	file, err := bolt.OpenFile(d.path, bolt.FileOptions{BootID: "boot", Notes: d.notes, Level1: d.path + ".level"})
+	file, err := bolt.OpenFile(d.path, bolt.FileOptions{BootID: "boot", Notes: d.notes})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -25,8 +25,6 @@ const (
 	Damage     Kind = "damage"
 	Foreign    Kind = "foreign"
 	FullDisk   Kind = "full disk"
-	Upgrade    Kind = "upgrade"
-	Rolling    Kind = "rolling"
 	Linear     Kind = "linear"
 	HangUp     Kind = "hang up"
 	SameDir    Kind = "same directory"
@@ -99,14 +97,6 @@ func All() []Attack {
 			"full disks",
 			all,
 			"20 s to recover",
-		},
-		{Upgrade, "upgrade from the last version, the way back, and again", "starts", node, ""},
-		{
-			Rolling,
-			"three nodes of a cluster upgraded from the last version one after the other, and rolled back one after the other",
-			"steps",
-			all,
-			"45 s",
 		},
 		{
 			Linear,

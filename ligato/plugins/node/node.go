@@ -153,7 +153,6 @@ func (p *Plugin) openFile() (err error) {
 		Now:    time.Now,
 		Fail:   p.Fail,
 		Notes:  bolt.Notes(p.RunDir, filepath.Join(p.StateDir, "cadastre.db")),
-		Level1: filepath.Join(p.RunDir, "db.level"),
 	})
 	if err != nil {
 		return err

@@ -136,9 +136,6 @@ func (u *upgraded) join(name string, v version) {
 func (u *upgraded) replace(a *agent, v version) {
 	u.t.Helper()
 	a.process.stop(u.g)
-	if v == u.last {
-		a.downgrade(u.this)
-	}
 	u.g.Expect(os.WriteFile(a.conf, []byte(u.confs[v.name][a.name]), 0o600)).To(Succeed())
 	a.bin = v.bin
 	a.run()
@@ -203,8 +200,8 @@ func (u *upgraded) release() {
 	}
 }
 
-// TestUpgradeDatabase lets both versions open the database of the other one, which the way
-// back writes in the older format: each has every lease, and allocates beside them. The programs that an administrator and the runtime run
+// TestUpgradeDatabase lets both versions open the database of the other one: each has every
+// lease, and allocates beside them. The programs that an administrator and the runtime run
 // beside an agent of the other version work: the CLI and the CNI plugin.
 func TestUpgradeDatabase(t *testing.T) {
 	last, this := versions(t)
@@ -212,9 +209,6 @@ func TestUpgradeDatabase(t *testing.T) {
 	a := prepareAgent(t, "n1", "cadastre: {coolDown: 0s}\n")
 	told := map[string]string{}
 	for i, v := range []version{last, this, last, this} {
-		if i > 0 && v == last {
-			a.downgrade(this)
-		}
 		a.bin = v.bin
 		a.run()
 		for pod, was := range told {
@@ -240,16 +234,6 @@ func TestUpgradeDatabase(t *testing.T) {
 		g.Expect(slices.Compact(slices.Sorted(maps.Values(told)))).To(HaveLen(len(told)))
 		a.process.stop(g)
 	}
-}
-
-// downgrade writes the database of an agent that does not run in a format that the last
-// release reads.
-func (a *agent) downgrade(by version) {
-	a.t.Helper()
-	cli := exec.CommandContext(a.t.Context(), filepath.Join(by.bin, "cadastre"), "database", "downgrade",
-		"--state-dir="+filepath.Join(a.dir, "s"), "--run-dir="+filepath.Join(a.dir, "r"))
-	out, err := cli.CombinedOutput()
-	NewWithT(a.t).Expect(err).NotTo(HaveOccurred(), "%s", out)
 }
 
 // plugin runs the CNI plugin of a version for a container, below another main plugin.
