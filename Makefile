@@ -216,6 +216,10 @@ chaos: EFFORT = 300
 chaos: ## attacks on real agents, and simulations, into $(ATTACKS) and docs/reliability.md (hours; EFFORT=10: ten minutes)
 	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) run ./test/chaos/cmd/reliability -doc docs/reliability.md $(ATTACKS)
 
+.PHONY: mutations
+mutations: ## changes 20 places of each of seven rooms, one at a time, and writes which test notices into test/mutations/baseline (hours)
+	$(GO) run ./test/mutations -out test/mutations/baseline
+
 bench: ## our benchmarks beside the peers', into $(BENCH), docs/results and the plots
 	$(GO) run ./test/peers/cmd/report -doc docs/results/benchmarks.md $(BENCH)
 	$(MAKE) plots
@@ -250,6 +254,7 @@ nightly: ## what takes longer than make ci may: more seeds with clouds, all of t
 	$(MAKE) e2e-kube
 	$(MAKE) fuzz FUZZTIME=300000x
 	$(MAKE) chaos
+	$(MAKE) mutations
 	$(MAKE) release-twice
 
 clean: ## remove what the other targets have made
