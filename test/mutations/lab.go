@@ -34,7 +34,7 @@ func newLab(folders []string) (*lab, error) {
 
 func (l *lab) close() { _ = os.RemoveAll(l.dir) }
 
-// verdict is what the tests say of a change.
+// verdict holds the result of the tests over a change.
 type verdict struct {
 	compiles bool
 	killer   string // the first test that fails, "" for none
