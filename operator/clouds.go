@@ -55,13 +55,11 @@ func checkProviders(all []Provider) error {
 	return nil
 }
 
-// registerProviders defines the flags of the providers, and then those of upstream that
-// are left.
+// registerProviders defines the flags of the providers.
 func (o *commandLine) registerProviders(fs *pflag.FlagSet) (err error) {
 	if err := checkProviders(o.providers); err != nil {
 		return err
 	}
-	defer registerUpstream(fs)
 	o.ofProvider = map[string][]string{}
 	for _, p := range o.providers {
 		own := pflag.NewFlagSet(p.Name, pflag.ContinueOnError)
@@ -82,8 +80,11 @@ func (o *commandLine) registerProviders(fs *pflag.FlagSet) (err error) {
 	return err
 }
 
-// unusedNotes returns a note for each given flag of a provider that nothing opens.
-func (o *commandLine) unusedNotes() (all []note) {
+// unused is a given flag that has no effect.
+type unused struct{ flag, value, reason string }
+
+// unusedFlags returns the given flags of clouds that nothing opens.
+func (o *commandLine) unusedFlags() (all []unused) {
 	pools, aliases := o.openedClouds()
 	for _, p := range o.providers {
 		if p.Name == pools || p.Name == aliases {
@@ -92,9 +93,12 @@ func (o *commandLine) unusedNotes() (all []note) {
 		for _, name := range o.ofProvider[p.Name] {
 			if f := o.flags.Lookup(name); f.Changed {
 				reason := "no controller that runs uses the cloud " + p.Name
-				all = append(all, note{flag: name, value: f.Value.String(), reason: reason, ofCloud: true})
+				all = append(all, unused{name, f.Value.String(), reason})
 			}
 		}
+	}
+	if o.cloud != "" && !o.needsAliases() {
+		all = append(all, unused{flagCloud, o.cloud, "node CIDRs are not those of a cloud"})
 	}
 	return all
 }

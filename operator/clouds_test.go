@@ -67,7 +67,7 @@ func TestNodeCIDRsOfACloud(t *testing.T) {
 		t.Run(c.kind, func(t *testing.T) {
 			bubble(t, func(s *stand) {
 				mem := newAdded("mem")
-				args := []string{"--allocate-node-cidrs", "--cluster-cidr=10.1.0.0/16", "--cidr-allocator-type=" + c.kind, "--configure-cloud-routes", "--cloud-provider=external", "--bind-address="}
+				args := []string{"--allocate-node-cidrs", "--cluster-cidr=10.1.0.0/16", "--cidr-allocator-type=" + c.kind, "--cloud-provider=external", "--bind-address="}
 				machine := func(name string) {
 					var aliases []netip.Prefix
 					if p, ok := c.aliases[name]; ok {
@@ -177,7 +177,7 @@ func TestFlagsOfACloudThatIsNotUsed(t *testing.T) {
 		"--netresource-provider=clusterpool --mem-region=x":                                                                   1,
 		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --mem-region=x":                                                     1,
 		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --cidr-allocator-type=CloudAllocator --mem-region=x":                0,
-		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --controllers=nodeipam --netresource-provider=mem --mem_region=x":   1,
+		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --controllers=nodeipam --netresource-provider=mem --mem-region=x":   1,
 		"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16 --controllers=nodeipam --netresource-provider=mem --kube-api-qps=7": 0,
 	} {
 		g := NewWithT(t)
@@ -187,7 +187,7 @@ func TestFlagsOfACloudThatIsNotUsed(t *testing.T) {
 		g.Expect(o.registerProviders(fs)).To(Succeed())
 		g.Expect(fs.Parse(strings.Fields(args))).To(Succeed())
 		g.Expect(o.validate()).To(BeEmpty(), args)
-		g.Expect(o.notes()).To(HaveLen(notes), args)
+		g.Expect(o.unusedFlags()).To(HaveLen(notes), args)
 	}
 }
 
@@ -259,13 +259,6 @@ func TestProvidersThatDoNotFit(t *testing.T) {
 		g.Expect(run(t.Context(), []string{"--version"}, &out, &errs, host{providers: all})).To(Equal(exitFailed), said)
 		g.Expect(errs.String()).To(ContainSubstring(said))
 	}
-	g := NewWithT(t)
-	o := commandLine{providers: []Provider{change(func(p *Provider) { p.Flags = func(fs *pflag.FlagSet) { fs.String("cloud-config", "", "") } })}}
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.register(fs)
-	g.Expect(o.registerProviders(fs)).To(Succeed(), "a provider may have a flag of upstream")
-	g.Expect(fs.Parse([]string{"--cloud-config=f"})).To(Succeed())
-	g.Expect(o.ignoredNotes()).To(BeEmpty())
 }
 
 // TestHelpOfAProvider: its flags are in --help, with the values that select it.
@@ -275,7 +268,6 @@ func TestHelpOfAProvider(t *testing.T) {
 	code := Run(t.Context(), Options{Args: []string{"--help"}, Stdout: &out, Stderr: &errs}, WithProvider(newAdded("mem").Provider))
 	g.Expect(code).To(BeZero(), "%s", &errs)
 	g.Expect(out.String()).To(And(ContainSubstring("--mem-region string"), ContainSubstring("clusterpool (blocks of AddressPools), mem (addresses of memory)")))
-	g.Expect(out.String()).NotTo(ContainSubstring("--cluster-signing-cert-file"))
 }
 
 // TestTheProgramLinksNoSDK: cmd/cadastre-operator has no module of a cloud.

@@ -106,7 +106,6 @@ type commandLine struct {
 // register defines the flags.
 func (o *commandLine) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.SetNormalizeFunc(dashes)
 	o.flags = fs
 	fs.StringSliceVar(
 		&o.controllers,
@@ -272,7 +271,7 @@ func (o *commandLine) validate() []error {
 		o.netresource.validate(&p, o.poolProviders())
 		o.validateSource(&p)
 	}
-	if o.store.kind == storeKubernetes && slices.Contains(o.named(), controllerKSR) {
+	if o.store.kind == storeKubernetes && slices.Contains(o.controllers, controllerKSR) {
 		p.add(
 			flagControllers,
 			controllerKSR,
@@ -317,29 +316,14 @@ func (o *commandLine) validateMasks(p *problems) {
 // encrypted reports whether the listener has TLS.
 func (o *commandLine) encrypted() bool { return o.tls.Cert != "" || o.tls.Key != "" }
 
-// address returns the address of the listener, "" for none. An IP address without a port
-// has that of --secure-port, as upstream's command lines give it.
-func (o *commandLine) address() string {
-	if _, err := netip.ParseAddr(o.bind); err != nil {
-		return o.bind
-	}
-	_, port, _ := net.SplitHostPort(defaultBind)
-	if f := o.flags.Lookup(flagSecurePort); f != nil && f.Changed {
-		if port = f.Value.String(); port == "0" {
-			return ""
-		}
-	}
-	return net.JoinHostPort(o.bind, port)
-}
-
 // validateListener checks the flags of the listener for probes and metrics.
 func (o *commandLine) validateListener(p *problems) {
-	bind, encrypted := o.address(), o.encrypted()
-	host, _, _ := net.SplitHostPort(bind)
+	encrypted := o.encrypted()
+	host, _, _ := net.SplitHostPort(o.bind)
 	address, _ := netip.ParseAddr(host)
-	if err := checkBind(bind); bind != "" && err != nil {
-		p.add(flagBind, bind, "%w: want host:port, such as %s, or nothing for no listener", err, defaultBind)
-	} else if bind != "" && !encrypted && !address.IsLoopback() {
+	if err := checkBind(o.bind); o.bind != "" && err != nil {
+		p.add(flagBind, o.bind, "%w: want host:port, such as %s, or nothing for no listener", err, defaultBind)
+	} else if o.bind != "" && !encrypted && !address.IsLoopback() {
 		p.add(
 			flagBind,
 			o.bind,
@@ -355,7 +339,7 @@ func (o *commandLine) validateListener(p *problems) {
 	if encrypted && o.tls.Cert == "" {
 		p.add(flagTLSKey, o.tls.Key, "it needs --%s as well", flagTLSCert)
 	}
-	if o.tls.ClientCA != "" && !encrypted && !o.foreign() {
+	if o.tls.ClientCA != "" && !encrypted {
 		p.add(
 			flagClientCA,
 			o.tls.ClientCA,
@@ -368,15 +352,14 @@ func (o *commandLine) validateListener(p *problems) {
 
 // wanted returns the controllers that --controllers selects.
 func (o *commandLine) wanted(p *problems) (all []string) {
-	controllers := o.named()
-	for _, name := range controllers {
+	for _, name := range o.controllers {
 		if bare := strings.TrimPrefix(name, "-"); name != "*" && !slices.Contains(allControllers(), bare) {
 			p.add(flagControllers, name, "want one of %s, or * for all", strings.Join(allControllers(), ", "))
 		}
 	}
 	for _, name := range allControllers() {
-		named := slices.Contains(controllers, "*") || slices.Contains(controllers, name)
-		if named && !slices.Contains(controllers, "-"+name) {
+		named := slices.Contains(o.controllers, "*") || slices.Contains(o.controllers, name)
+		if named && !slices.Contains(o.controllers, "-"+name) {
 			all = append(all, name)
 		}
 	}
@@ -415,7 +398,7 @@ func (o *commandLine) plan() plan {
 			not[controllerKSR] = "the agents read the API server themselves"
 		case !o.store.configured():
 			not[controllerKSR] = "--" + flagEndpoints + " is not given"
-		case !slices.Contains(o.named(), "-"+controllerNodeIDs): // ksr includes it
+		case !slices.Contains(o.controllers, "-"+controllerNodeIDs): // ksr includes it
 			delete(not, controllerNodeIDs)
 		}
 	}

@@ -126,8 +126,8 @@ func TestHowOftenGoneNodesAreLookedFor(t *testing.T) {
 	}
 }
 
-// TestHelpAndVersion: upstream's flags are there under upstream's names, with
-// upstream's defaults.
+// TestHelpAndVersion: flags that Kubernetes has too are there under its names, with
+// its defaults.
 func TestHelpAndVersion(t *testing.T) {
 	g := NewWithT(t)
 	var out, errs bytes.Buffer
@@ -154,4 +154,54 @@ func TestHelpAndVersion(t *testing.T) {
 	} {
 		g.Expect(fs.Lookup(name).DefValue).To(Equal(value), name)
 	}
+}
+
+// parsed returns the options of a command line.
+func parsed(t *testing.T, args ...string) *commandLine {
+	t.Helper()
+	o := &commandLine{}
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.register(fs)
+	g := NewWithT(t)
+	g.Expect(o.registerProviders(fs)).To(Succeed())
+	g.Expect(fs.Parse(args)).To(Succeed(), "%q", args)
+	return o
+}
+
+// TestImpossibleValues: the flag, its value, and what would be right.
+func TestImpossibleValues(t *testing.T) {
+	const v4, both = "--allocate-node-cidrs --cluster-cidr=10.244.0.0/16 ", "--allocate-node-cidrs --cluster-cidr=10.244.0.0/16,fd00::/48 "
+	for _, c := range []struct{ args, said string }{
+		{"--allocate-node-cidrs --cluster-cidr=10.244.0.0/33", `--cluster-cidr=10.244.0.0/33: "10.244.0.0/33" is not a CIDR: the prefix length must be 0 to 32: want one such as 10.244.0.0/16`},
+		{"--allocate-node-cidrs --cluster-cidr=fd00::/129", `want one such as fd00::/48`},
+		{"--allocate-node-cidrs --cluster-cidr=10.244.0.0", `--cluster-cidr=10.244.0.0: "10.244.0.0" is not a CIDR: it has no prefix length: want one such as 10.244.0.0/16`},
+		{v4 + "--node-cidr-mask-size=0", "--node-cidr-mask-size=0: a node's CIDR cannot be all addresses: want one such as 24, or remove it"},
+		{both + "--node-cidr-mask-size-ipv4=0", "--node-cidr-mask-size-ipv4=0: a node's CIDR cannot be all addresses: want one such as 24"},
+		{both + "--node-cidr-mask-size-ipv6=0", "--node-cidr-mask-size-ipv6=0: a node's CIDR cannot be all addresses: want one such as 64"},
+		{v4 + "--node-cidr-mask-size=8", "--node-cidr-mask-size=8: the mask of the cluster CIDR 10.244.0.0/16 must be less than or equal to that of a node: want 16 to 32"},
+		{v4 + "--node-cidr-mask-size=-3", "--node-cidr-mask-size=-3: "},
+		{v4 + "--node-cidr-mask-size=33", "--node-cidr-mask-size=33: addresses of 10.244.0.0/16 have 32 bits: want 16 to 32"},
+		{both + "--node-cidr-mask-size=24", "--node-cidr-mask-size=24: it cannot be used with two families: use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6"},
+		{both + "--node-cidr-mask-size-ipv6=24", "--node-cidr-mask-size-ipv6=24: the mask of the cluster CIDR fd00::/48 must be less than or equal to that of a node: want 48 to 128"},
+		{v4 + "--more-cluster-cidrs=10.244.128.0/17", "--more-cluster-cidrs=10.244.128.0/17: it overlaps 10.244.0.0/16: want a range outside of it"},
+		{v4 + "--more-cluster-cidrs=10.0.0.0/8", "--more-cluster-cidrs=10.0.0.0/8: it overlaps 10.244.0.0/16"},
+		{v4 + "--service-cluster-ip-range=10.0.0.0/8", "want a range outside of --service-cluster-ip-range and --exclude-cidrs"},
+		{"--allocate-node-cidrs --cluster-cidr=10.1.0.0/16,10.2.0.0/16", "--cluster-cidr=10.1.0.0/16,10.2.0.0/16: the two CIDRs are of the same family"},
+		{v4 + "--bind-address=127.0.0.1:https", `--bind-address=127.0.0.1:https: "https" is not a port`},
+		{v4 + "--bind-address=127.0.0.1", "--bind-address=127.0.0.1: it has no port: want host:port, such as 127.0.0.1:10261"},
+		{v4 + "--bind-address=0.0.0.0:1", "--bind-address=0.0.0.0:1: it is not a loopback address, and has no TLS: give --tls-cert-file"},
+		{v4 + "--cluster-signing-key-file=k", "unknown flag: --cluster-signing-key-file"},
+		{v4 + "--controllers=nodeipam,deploymentcontroller", "--controllers=deploymentcontroller: want one of nodeipam"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			g := NewWithT(t)
+			var out, errs bytes.Buffer
+			g.Expect(run(t.Context(), strings.Fields(c.args), &out, &errs, host{})).To(Equal(exitUsage), "%s", &errs)
+			g.Expect(errs.String()).To(ContainSubstring(c.said))
+		})
+	}
+	parsed(t, "--node-cidr-mask-size=0") // without effect: nothing is allocated
+	var p problems
+	parsed(t, "--"+nodeipam.FlagMask+"=0").validateMasks(&p)
+	NewWithT(t).Expect(p).To(BeEmpty())
 }

@@ -98,8 +98,8 @@ func runWith(ctx context.Context, o commandLine, stdout, stderr io.Writer, h hos
 	if h.klog != nil {
 		h.klog(log)
 	}
-	for _, n := range o.notes() {
-		n.log(log)
+	for _, u := range o.unusedFlags() {
+		log.Info("a flag of a cloud has no effect", "flag", "--"+u.flag+"="+u.value, "reason", u.reason)
 	}
 	p, err := open(ctx, o, h, log)
 	if err != nil {

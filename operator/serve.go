@@ -22,7 +22,7 @@ import (
 // serve runs the operator until ctx ends or a part of it fails.
 func (p *operator) serve(ctx context.Context) error {
 	p.log.Info("the operator starts", "version", version.Current(), "identity", p.identity)
-	bind := p.options.address()
+	bind := p.options.bind
 	if bind == "" {
 		return p.runner.Run(ctx)
 	}
