@@ -64,12 +64,12 @@ func targets(g Gomega) (names []string) {
 }
 
 // TestWorkflows: GitHub accepts them, each "make" names a target of the Makefile, actions
-// are pinned to commits, Go is the one of the Dockerfiles, and only a tag may write.
+// are pinned to commits, Go is the one of the Dockerfile, and only a tag may write.
 func TestWorkflows(t *testing.T) {
 	g := NewWithT(t)
 	all := workflows(g)
 	g.Expect(slices.Sorted(maps.Keys(all))).To(Equal([]string{"ci.yml", "nightly.yml"}))
-	goVersion := regexp.MustCompile(`FROM golang:([0-9.]+)-`).FindStringSubmatch(text(g, "docker/agent.Dockerfile"))[1]
+	goVersion := regexp.MustCompile(`FROM golang:([0-9.]+)-`).FindStringSubmatch(text(g, "docker/Dockerfile"))[1]
 	known := targets(g)
 	called := map[string][]string{}
 	for file, w := range all {

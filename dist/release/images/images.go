@@ -3,7 +3,7 @@
 
 // Package images makes the container images of a release as OCI layouts, without an engine
 // and without a registry: each image is one layer of static programs on nothing. An image
-// has the content and the settings of its Dockerfile in docker/; a test compares them.
+// has the content and the settings of its stage of docker/Dockerfile; a test compares them.
 //
 // The same programs, certificates and time give the same bytes. The functions keep no state.
 package images

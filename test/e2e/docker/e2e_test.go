@@ -230,20 +230,19 @@ func TestInside(t *testing.T) {
 	g.Expect(string(out)).NotTo(ContainSubstring("127.0.0.1"))
 }
 
-// TestLastStage: what is left of our Dockerfiles needs no registry, only the
-// programs that they name.
-func TestLastStage(t *testing.T) {
+// TestStageOf: an image needs no registry, only the programs that its stage names.
+func TestStageOf(t *testing.T) {
 	g := NewWithT(t)
-	for file, want := range map[string][]string{
+	whole, err := os.ReadFile(filepath.Join("..", "..", "..", "docker", "Dockerfile"))
+	g.Expect(err).NotTo(HaveOccurred())
+	for name, want := range map[string][]string{
 		"agent": {"cadastre-agent", "cadastre"}, "cni": {"cadastre-cni", "cni-installer"}, "operator": {"cadastre-operator"},
 	} {
-		whole, err := os.ReadFile(filepath.Join("..", "..", "..", "docker", file+".Dockerfile"))
-		g.Expect(err).NotTo(HaveOccurred())
-		text, programs, err := lastStage(string(whole))
+		text, programs, err := stageOf(string(whole), name)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(programs).To(Equal(want))
 		g.Expect(text).To(And(HavePrefix("FROM scratch\n"), ContainSubstring("\nCOPY "+strings.Join(want, " ")+" /\n"), Not(ContainSubstring("--from"))))
 	}
-	_, _, err := lastStage("FROM scratch\n")
+	_, _, err = stageOf("FROM scratch\n", "agent")
 	g.Expect(err).To(HaveOccurred())
 }

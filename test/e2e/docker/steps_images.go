@@ -17,15 +17,16 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// lastStage returns the last stage of a Dockerfile of ours, with the built programs
-// beside it. The stage before it needs a registry.
-func lastStage(dockerfile string) (text string, programs []string, err error) {
-	i := strings.LastIndex(dockerfile, "\nFROM ")
-	if i < 0 {
-		return "", nil, errors.New("there is one stage only")
+// stageOf returns an image's stage of our Dockerfile as a Dockerfile of its own, and the
+// programs that it copies. The stage that builds them needs a registry.
+func stageOf(dockerfile, name string) (text string, programs []string, err error) {
+	_, text, found := strings.Cut(dockerfile, "\nFROM scratch AS "+name+"\n")
+	if !found {
+		return "", nil, fmt.Errorf("it has no stage %s", name)
 	}
+	text, _, _ = strings.Cut(text, "\nFROM ")
 	const built = "/src/bin/dist/"
-	text = strings.ReplaceAll(dockerfile[i+1:], "COPY --from=build ", "COPY ")
+	text = "FROM scratch\n" + strings.ReplaceAll(text, "COPY --from=build ", "COPY ")
 	for word := range strings.FieldsSeq(text) {
 		if name, ok := strings.CutPrefix(word, built); ok {
 			programs = append(programs, name)
@@ -34,13 +35,14 @@ func lastStage(dockerfile string) (text string, programs []string, err error) {
 	return strings.ReplaceAll(text, built, ""), programs, nil
 }
 
-// imageOf builds the image of a Dockerfile from programs that are there.
-func (t *scenario) imageOf(ctx context.Context, dockerfile, name string) error {
-	whole, err := os.ReadFile(filepath.Join(t.Root, "docker", dockerfile))
+// imageOf builds the image of a stage of our Dockerfile from programs that are there.
+func (t *scenario) imageOf(ctx context.Context, from, name string) error {
+	dockerfile := filepath.Join(t.Root, "docker", "Dockerfile")
+	whole, err := os.ReadFile(dockerfile)
 	if err != nil {
 		return err
 	}
-	text, programs, err := lastStage(string(whole))
+	text, programs, err := stageOf(string(whole), from)
 	if err != nil {
 		return fmt.Errorf("%s: %w", dockerfile, err)
 	}
@@ -67,23 +69,23 @@ func (t *scenario) imageOf(ctx context.Context, dockerfile, name string) error {
 	return err
 }
 
-// images builds the images' last stages and runs them as they are meant to be.
+// images builds the images and runs them as they are meant to be.
 func (t *scenario) images(ctx context.Context) error {
 	t.Step(
-		"Build the last stages of docker/*.Dockerfile. Install the CNI plugin with the one, and run an agent of the other, with a capability and nothing to write to but its state.",
+		"Build the images of docker/Dockerfile. Install the CNI plugin with the one, and run an agent of the other, with a capability and nothing to write to but its state.",
 	)
 	if err := stage.Build(ctx, t.Root, t.Bin, "./docker/cni-installer"); err != nil {
 		return err
 	}
 	const cniImage, agentImage = "cadastre-e2e/cni:1", "cadastre-e2e/agent:1"
 	if err := errors.Join(
-		t.imageOf(ctx, "cni.Dockerfile", cniImage),
-		t.imageOf(ctx, "agent.Dockerfile", agentImage),
+		t.imageOf(ctx, "cni", cniImage),
+		t.imageOf(ctx, "agent", agentImage),
 	); err != nil {
 		return err
 	}
 	if _, err := os.Stat(t.Program("cadastre-operator")); err == nil {
-		if err := t.imageOf(ctx, "operator.Dockerfile", "cadastre-e2e/operator:1"); err != nil {
+		if err := t.imageOf(ctx, "operator", "cadastre-e2e/operator:1"); err != nil {
 			return err
 		}
 	}
