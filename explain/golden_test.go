@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/explain"
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 	"github.com/cadastre/cadastre/ledger"
 )
 
@@ -111,7 +111,7 @@ func fullNode() *explain.Node {
 	return n
 }
 
-// TestScenarios compares the text of each scenario with a file. UPDATE_GOLDEN=1 writes
+// TestScenarios compares the text of each scenario with a file. make generate writes
 // the files.
 func TestScenarios(t *testing.T) {
 	held := []ledger.HistoryEntry{entry(7, "14:00:00", ledger.Claimed, "10.1.5.7", by(17, "Add Pod", ""))}
@@ -198,13 +198,8 @@ func TestScenarios(t *testing.T) {
 		"pool-that-only-cools-now": explain.Pool(coolingNode(), "default"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, path := NewWithT(t), filepath.Join("testdata", name+".txt")
-			if os.Getenv("UPDATE_GOLDEN") != "" {
-				g.Expect(os.WriteFile(path, []byte(tree.Text()), 0o600)).To(Succeed())
-			}
-			want, err := os.ReadFile(path)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(tree.Text()).To(Equal(string(want)))
+			g := NewWithT(t)
+			generated.File(t, filepath.Join("testdata", name+".txt"), tree.Text())
 			data, err := json.Marshal(tree)
 			g.Expect(err).NotTo(HaveOccurred())
 			var again explain.Tree

@@ -6,13 +6,13 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	. "github.com/onsi/gomega"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
 const referencePath = "../../docs/cli.md"
@@ -20,7 +20,7 @@ const referencePath = "../../docs/cli.md"
 const referenceHead = `# The command line
 
 This page is made from the help texts of the program (` + "`cadastre help VERB`" + `). A test compares it;
-` + "`UPDATE_CLI_DOC=1 go test ./cmd/cadastre -run TestReference`" + ` writes it anew.
+` + "`make generate`" + ` writes it anew.
 
 As ` + "`kubectl cadastre`" + ` the program asks the agent of a node of the cluster; it then has the flags of
 [the last section](#kubectl-cadastre), too.
@@ -112,12 +112,5 @@ func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
 
 // TestReference compares docs/cli.md with the help texts of the program.
 func TestReference(t *testing.T) {
-	if os.Getenv("UPDATE_CLI_DOC") != "" {
-		NewWithT(t).Expect(os.WriteFile(referencePath, []byte(reference()), 0o644)).To(Succeed())
-	}
-	page, err := os.ReadFile(referencePath)
-	g := NewWithT(t)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(page)).To(Equal(reference()),
-		"write it anew: UPDATE_CLI_DOC=1 go test ./cmd/cadastre -run TestReference")
+	generated.File(t, referencePath, reference())
 }

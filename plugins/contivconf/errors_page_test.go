@@ -15,6 +15,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 )
 
@@ -49,15 +50,5 @@ func ruleRows(g Gomega) string {
 func TestErrorsPageHasEveryRule(t *testing.T) {
 	g := NewWithT(t)
 	const page, begin, end = "../../docs/errors.md", "<!-- rules -->\n", "<!-- /rules -->"
-	text, err := os.ReadFile(page)
-	g.Expect(err).NotTo(HaveOccurred())
-	before, rest, ok := strings.Cut(string(text), begin)
-	have, after, ok2 := strings.Cut(rest, end)
-	g.Expect(ok && ok2).To(BeTrue(), "docs/errors.md has no section between %q and %q", begin, end)
-	want := ruleRows(g)
-	if os.Getenv("UPDATE_PAGE") == "1" {
-		g.Expect(os.WriteFile(page, []byte(before+begin+want+end+after), 0o644)).To(Succeed())
-		return
-	}
-	g.Expect(have).To(Equal(want), "UPDATE_PAGE=1 go test ./plugins/contivconf -run TestErrorsPage writes it")
+	generated.Part(t, page, begin, end, ruleRows(g))
 }

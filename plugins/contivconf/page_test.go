@@ -15,6 +15,7 @@ import (
 
 	"github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 	"github.com/cadastre/cadastre/plugins/contivconf/yamldoc"
 )
 
@@ -211,7 +212,7 @@ A key that is missing has its default. Keys match in any case. An unknown key, a
 | list | ` + "`[a, b]`" + ` |
 
 Without an example the default is one. "Used by" names the plugin (folder of [plugins](../plugins)) or program that acts on the key. This page is generated from
-[conf/reference.conf](../conf/reference.conf) and the types: ` + "`UPDATE_PAGE=1 go test ./plugins/contivconf -run TestConfigurationPage`" + ` writes it.
+[conf/reference.conf](../conf/reference.conf) and the types: ` + "`make generate`" + ` writes it.
 [contiv-vpp.md](contiv-vpp.md) has the keys of Contiv-VPP with their former names.
 `
 
@@ -288,15 +289,7 @@ func TestConfigurationPage(t *testing.T) {
 			g.Expect(user(k.Path)).NotTo(gomega.BeEmpty(), "users() has no plugin that uses %s", k.Path)
 		}
 	}
-	want := configurationPage(keys)
-	if os.Getenv("UPDATE_PAGE") == "1" {
-		g.Expect(os.WriteFile(pageFile, []byte(want), 0o644)).To(gomega.Succeed())
-		return
-	}
-	have, err := os.ReadFile(pageFile)
-	g.Expect(err).NotTo(gomega.HaveOccurred())
-	g.Expect(strings.Split(string(have), "\n")).To(gomega.Equal(strings.Split(want, "\n")),
-		"docs/configuration.md differs: UPDATE_PAGE=1 go test ./plugins/contivconf -run TestConfigurationPage writes it")
+	generated.File(t, pageFile, configurationPage(keys))
 }
 
 // TestExamplesOfKeysAreRead reads every example of the page with the type of its key.

@@ -72,7 +72,7 @@ func TestCodeThatKeepsAPublicationHolds(t *testing.T) {
 	u := smallUniverse(t, thing)
 	a := thingNames()
 	g.Expect(a.reference(u, thingDocs(u, thing), thingPublished())).To(HaveSuffix("Generated from the code: " +
-		"`UPDATE_REFERENCE=1 go test ./test/guards -run TestReference` writes this page.\n" + `
+		"`make generate` writes this page.\n" + `
 ## Published symbols
 
 | symbol | signature here | differences and details |

@@ -6,17 +6,18 @@ package guards
 import (
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
 // The markers around the diagram in ARCHITECTURE.md. The text between them is
-// written by TestImportDiagram if the environment has UPDATE_DIAGRAM=1.
+// written by make generate.
 const (
 	diagramBegin = "<!-- imports -->\n"
 	diagramEnd   = "<!-- /imports -->"
@@ -106,18 +107,7 @@ func TestImportDiagram(t *testing.T) {
 	g := NewWithT(t)
 	want, err := diagram(roomImports(goList(t, "-json=ImportPath,Imports", "./...")))
 	g.Expect(err).NotTo(HaveOccurred())
-	file := filepath.Join(root, "ARCHITECTURE.md")
-	page, err := os.ReadFile(file)
-	g.Expect(err).NotTo(HaveOccurred())
-	before, rest, found := strings.Cut(string(page), diagramBegin)
-	g.Expect(found).To(BeTrue(), "ARCHITECTURE.md has no line %q", diagramBegin)
-	have, after, found := strings.Cut(rest, diagramEnd)
-	g.Expect(found).To(BeTrue(), "ARCHITECTURE.md has no line %q", diagramEnd)
-	if os.Getenv("UPDATE_DIAGRAM") == "1" {
-		g.Expect(os.WriteFile(file, []byte(before+diagramBegin+want+diagramEnd+after), 0o644)).To(Succeed())
-		return
-	}
-	g.Expect(have).To(Equal(want), "ARCHITECTURE.md shows other imports: UPDATE_DIAGRAM=1 go test ./test/guards -run TestImportDiagram writes them")
+	generated.Part(t, filepath.Join(root, "ARCHITECTURE.md"), diagramBegin, diagramEnd, want)
 }
 
 func TestDiagramLeavesOutImpliedImports(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
 // docIndex returns the doc comments of packages of the main module. It reads a package
@@ -103,7 +105,7 @@ func (a apis) reference(u *universe, docs *docIndex, p publication) string {
 	dir := strings.TrimPrefix(p.path, module+"/")
 	fmt.Fprintf(&text, "# %s\n\n", p.heading)
 	fmt.Fprintf(&text, "Published as %s; here in [%s](../../%s). [The published APIs](../apis.md) says how to read a signature.\n", p.source, dir, dir)
-	text.WriteString("Generated from the code: `UPDATE_REFERENCE=1 go test ./test/guards -run TestReference` writes this page.\n\n")
+	text.WriteString("Generated from the code: `make generate` writes this page.\n\n")
 	text.WriteString("## Published symbols\n\n| symbol | signature here | differences and details |\n|---|---|---|\n")
 	on := a.pageName(p.path, "")
 	for _, s := range p.symbols {
@@ -153,22 +155,7 @@ func TestReference(t *testing.T) {
 	known := []string{}
 	for _, p := range publications() {
 		known = append(known, filepath.Base(p.page()))
-		want, file := a.reference(u, docs, p), filepath.Join(root, filepath.FromSlash(p.page()))
-		if os.Getenv("UPDATE_REFERENCE") == "1" {
-			g.Expect(os.MkdirAll(filepath.Dir(file), 0o755)).To(Succeed())
-			g.Expect(os.WriteFile(file, []byte(want), 0o644)).To(Succeed())
-			continue
-		}
-		have, err := os.ReadFile(file)
-		g.Expect(err).NotTo(HaveOccurred())
-		for i, line := range strings.Split(want, "\n") {
-			lines := strings.Split(string(have), "\n")
-			if i >= len(lines) || lines[i] != line {
-				t.Errorf("%s:%d differs from the code, which has %q: UPDATE_REFERENCE=1 go test ./test/guards -run TestReference writes it", p.page(), i+1, line)
-				break
-			}
-		}
-		g.Expect(strings.Count(string(have), "\n")).To(Equal(strings.Count(want, "\n")), p.page())
+		generated.File(t, filepath.Join(root, filepath.FromSlash(p.page())), a.reference(u, docs, p))
 	}
 	overview, err := os.ReadFile(filepath.Join(root, "docs", "apis.md"))
 	g.Expect(err).NotTo(HaveOccurred())

@@ -14,6 +14,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
+
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
 const (
@@ -143,15 +145,10 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// TestPrometheusRule compares prometheusrule.yaml with rules.yaml. UPDATE_METRICS=1 makes it.
+// TestPrometheusRule compares prometheusrule.yaml with rules.yaml. make generate makes it.
 func TestPrometheusRule(t *testing.T) {
 	g := NewWithT(t)
-	rule := prometheusRule(g)
-	path := filepath.Join(folder, "prometheusrule.yaml")
-	if update() {
-		g.Expect(os.WriteFile(path, []byte(rule), 0o644)).To(Succeed())
-	}
-	g.Expect(read(g, path)).To(Equal(rule), "prometheusrule.yaml differs from rules.yaml: UPDATE_METRICS=1 go test ./test/monitoring")
+	generated.File(t, filepath.Join(folder, "prometheusrule.yaml"), prometheusRule(g))
 }
 
 func read(g Gomega, path string) string {
@@ -167,7 +164,7 @@ func prometheusRule(g Gomega) string {
 	g.Expect(ok).To(BeTrue())
 	return `# SPDX-FileCopyrightText: The Cadastre Authors
 # SPDX-License-Identifier: Apache-2.0
-# Made from rules.yaml: UPDATE_METRICS=1 go test ./test/monitoring
+# Made from rules.yaml: make generate
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:

@@ -13,12 +13,13 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
 const page = "../../docs/metrics.md"
 
 // update writes what is generated instead of comparing it.
-func update() bool { return os.Getenv("UPDATE_METRICS") != "" }
 
 // aliases returns the metric of ours that has the value of a metric with another manager's
 // name; "" is for one that has no other name. ok is false if the name is unknown.
@@ -113,7 +114,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestPage compares docs/metrics.md with the metrics and the alerts. UPDATE_METRICS=1 writes it.
+// TestPage compares docs/metrics.md with the metrics and the alerts. make generate writes it.
 func TestPage(t *testing.T) {
 	g := NewWithT(t)
 	text, err := os.ReadFile(page)
@@ -130,11 +131,7 @@ func TestPage(t *testing.T) {
 	for name, part := range parts {
 		want = replacePart(g, want, name, part)
 	}
-	if update() {
-		g.Expect(os.WriteFile(page, []byte(want), 0o644)).To(Succeed())
-		return
-	}
-	g.Expect(string(text)).To(Equal(want), "docs/metrics.md differs from the code: UPDATE_METRICS=1 go test ./test/monitoring")
+	generated.File(t, page, want)
 }
 
 // replacePart replaces the text between two marks.
