@@ -473,7 +473,10 @@ func (i *IPAM) PoolUses() (uses []*kv.PoolUse) {
 				use.Blocks = append(
 					use.Blocks,
 					&kv.BlockUse{
-						Prefix: b.Block.String(), Leases: leases, Draining: draining, Reserved: b.Reserved + uint64(b.Infra),
+						Prefix:   b.Block.String(),
+						Leases:   leases,
+						Draining: draining,
+						Reserved: b.Reserved + uint64(b.Infra),
 					},
 				)
 			}

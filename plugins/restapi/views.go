@@ -86,7 +86,12 @@ func (v *ClusterViews) Nodes(ctx context.Context) ([]localapi.Node, error) {
 			for _, u := range uses {
 				use := localapi.PoolUse{Pool: u.Pool, Generation: u.Generation, Open: u.Open, Leases: u.Leases}
 				for _, b := range u.Blocks {
-					x := localapi.BlockUse{Block: b.Prefix, Leases: b.Leases, Draining: b.Draining, Reserved: b.Reserved}
+					x := localapi.BlockUse{
+						Block:    b.Prefix,
+						Leases:   b.Leases,
+						Draining: b.Draining,
+						Reserved: b.Reserved,
+					}
 					use.Blocks = append(use.Blocks, x)
 				}
 				n.Pools = append(n.Pools, use)

@@ -65,7 +65,9 @@ func (l *lab) test(ctx context.Context, m mutation) (verdict, error) {
 	if err := goTool(ctx, "build", "-overlay", overlay, "./"+filepath.Dir(m.file)); err != nil {
 		return verdict{}, ctx.Err() // it does not compile
 	}
-	args := append([]string{"test", "-overlay", overlay, "-vet=off", "-failfast", "-json", "-timeout", "5m"}, l.packages...)
+	args := append(
+		[]string{"test", "-overlay", overlay, "-vet=off", "-failfast", "-json", "-timeout", "5m"},
+		l.packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	out, err := cmd.Output()
 	if ctx.Err() != nil {

@@ -33,8 +33,13 @@ func rooms() map[string][]string {
 		"podmanager": {"plugins/podmanager", "controller"},
 		"kvdb":       {"kvdb", "kvdb/bolt", "kvdb/etcd", "kvdb/mem"},
 		"southbound": {"southbound"},
-		"operator":   {"operator/blocks", "operator/nodeipam", "operator/netresource", "operator/netresource/clusterpool"},
-		"witness":    {"witness", "witness/findings", "witness/rebuild", "plugins/reclaim"},
+		"operator": {
+			"operator/blocks",
+			"operator/nodeipam",
+			"operator/netresource",
+			"operator/netresource/clusterpool",
+		},
+		"witness": {"witness", "witness/findings", "witness/rebuild", "plugins/reclaim"},
 	}
 }
 

@@ -73,7 +73,10 @@ func mutationsOf(file string, source []byte) (all []mutation, err error) {
 		name := nameOf(f)
 		add := func(from, to token.Pos, after string) {
 			begin, end := offset(from), offset(to)
-			all = append(all, mutation{file, name, fset.Position(from).Line, begin, end, string(source[begin:end]), after})
+			all = append(
+				all,
+				mutation{file, name, fset.Position(from).Line, begin, end, string(source[begin:end]), after},
+			)
 		}
 		text := func(n ast.Node) string { return string(source[offset(n.Pos()):offset(n.End())]) }
 		ast.Inspect(f.Body, func(n ast.Node) bool {
