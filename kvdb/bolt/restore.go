@@ -26,8 +26,8 @@ type RestoreReport struct {
 }
 
 // Restore puts a backup in the place of the database at path, which no process may
-// have open. The backup is opened, migrated if need be, and verified as a copy
-// first; nothing is replaced before that has succeeded. verify counts its leases.
+// have open. A copy of the backup is opened and verified first; nothing is replaced
+// before that has succeeded. verify counts its leases.
 func Restore(
 	ctx context.Context,
 	backup, path string,
@@ -107,7 +107,7 @@ type replaced struct {
 }
 
 // holdOld opens the database at path, if it can be, so that no other process does.
-// It is neither migrated nor written to.
+// It is neither verified nor written to.
 func holdOld(path string) (f *File, have replaced, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, have, nil
