@@ -23,8 +23,8 @@ func (d diskOf) Local(name string) (string, error) { return d[name], nil }
 
 func (d diskOf) SetLocal(name, value string) error { d[name] = value; return nil }
 
-// A node that is upgraded has leases and no claim. Its record kept another node
-// waiting, whose pending claim is older than the first one of the upgraded node.
+// A node whose blocks followed from its record has leases and no claim. The record kept
+// another node waiting, whose pending claim is older than the first one of this node.
 func TestLeasesThatAreOlderThanClaimsComeFirst(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.joins(node("a", 1)), w.joins(node("b", 2))
