@@ -92,7 +92,7 @@ release: ## archives, images, Debian packages, checksums, SBOM and provenance in
 	@$(MAKE_RELEASE)/release all
 
 e2e-release: $(LINT) ## golangci-lint and the tests of the release: a release for this machine, its packages installed (as root)
-	cd dist/release && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 15m ./...
+	cd dist/release && $(CURDIR)/$(LINT) run --allow-serial-runners --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 15m ./...
 
 release-twice: ## a whole release, built twice in different folders with caches of their own, and compared (tens of minutes)
 	cd dist/release && CADASTRE_TEST_RELEASE=twice $(GO) test -v -timeout 120m -run TestTwice .
@@ -132,7 +132,7 @@ e2e-ec2: ## operators and agents on a mock of EC2 with faults, which are killed 
 
 ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, in real network namespaces (as root; installs Debian's ping where it can)
 	$(call debian,ping,iputils-ping)
-	cd ligato && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...
+	cd ligato && $(CURDIR)/$(LINT) run --allow-serial-runners --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...
 
 page: ## format and lint web/src, build the page's bundle web/dist from web/src with npm, and fail if the committed one differs
 	@if ! command -v npm >/dev/null; then echo "NOT RUN: npm is missing: web/dist is used as it is committed"; exit 0; fi; \
@@ -168,11 +168,11 @@ vet-modules: ## go vet of the modules of clouds and of those that compare us wit
 
 providers: $(LINT) ## golangci-lint and the tests of the modules of clouds (Neutron and moto are started where they can be had)
 	@set -e; for p in $(PROVIDERS); do echo "test providers/$$p"; (cd providers/$$p && \
-		$(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
+		$(CURDIR)/$(LINT) run --allow-serial-runners --config=$(CURDIR)/.golangci.yml ./... && \
 		CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout $(PROVIDERS_TIMEOUT) ./...); done
 
 vpp: $(LINT) ## golangci-lint and the tests of the module of VPP, on its model; those with packets need VPP_BIN (vpp/README.md)
-	cd vpp && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./...
+	cd vpp && $(CURDIR)/$(LINT) run --allow-serial-runners --config=$(CURDIR)/.golangci.yml ./...
 	cd vpp && CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test -timeout 20m ./...
 
 check: vet vet-modules lint ## go vet of all modules, gofmt and golangci-lint
@@ -206,7 +206,7 @@ fuzz: ## each fuzzer for FUZZTIME (3000 runs)
 		$(GO) test -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$${f%:*}"; done
 
 lint: $(LINT) ## golangci-lint, in the version of this file, which is installed into .cache/bin
-	$(LINT) run ./...
+	$(LINT) run --allow-serial-runners ./...
 
 $(LINT):
 	GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
@@ -230,7 +230,7 @@ plots: ## the plots and drawings of docs/, from the committed results
 .PHONY: e2e-chart
 e2e-chart: $(LINT) ## the Helm charts beside k8s/: the same objects, refusals, every mode of both and releases on a real API server
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
-	cd charts/test && $(CURDIR)/$(LINT) run --config=$(CURDIR)/.golangci.yml ./... && \
+	cd charts/test && $(CURDIR)/$(LINT) run --allow-serial-runners --config=$(CURDIR)/.golangci.yml ./... && \
 		KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 10m -count=1 ./...
 
 .PHONY: e2e-upgrade

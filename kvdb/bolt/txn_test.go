@@ -124,7 +124,9 @@ func TestQueuedTransactionIsWithdrawn(t *testing.T) {
 
 func TestTransactionBeingCommittedGoesOn(t *testing.T) {
 	g := NewWithT(t)
-	s := makeStore(t)
+	s := openStore(t, openFile(t, filepath.Join(t.TempDir(), "cadastre.db"), FileOptions{tune: func(o *bbolt.Options) {
+		o.InitialMmapSize, o.NoSync = 0, true
+	}}))
 	// To grow its map the commit must wait until no transaction reads.
 	reader, err := s.f.db.Begin(false)
 	g.Expect(err).NotTo(HaveOccurred())
