@@ -15,6 +15,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -26,7 +27,8 @@ type promise map[ledger.Key]string // addresses that a key holds
 // that fail (with and without having been applied), restarts, reboots and
 // clocks that jump, and compares the ledger with what its clients were told.
 func TestRandomFaultsKeepEveryAnswer(t *testing.T) {
-	for seed := range uint64(100) {
+	first, count := effort.Seeds(t, 300)
+	for seed := first; seed < first+count; seed++ {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			g := NewWithT(t)
 			if err := wander(g, rand.New(rand.NewPCG(seed, 7)), 300, int(seed%2)*64, nil); err != nil {

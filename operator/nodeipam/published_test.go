@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
@@ -81,7 +82,7 @@ func TestThePublishedOrderOfCalls(t *testing.T) {
 	for name, start := range publishedStarts() {
 		for _, runFirst := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, Run before the factory: %t", name, runFirst), func(t *testing.T) {
-				for range 20 {
+				for range effort.Times(t, 50) {
 					synctest.Test(t, func(t *testing.T) { runPublished(t, start, runFirst) })
 				}
 			})
