@@ -43,6 +43,14 @@ export function own(c: Counts): number {
   return total(c) - (c.other ?? 0)
 }
 
+// pods counts the addresses of the blocks of this node that pods have, and those that pods can have, as the command line does.
+export function pods(c: Counts): { busy: number; whole: number } {
+  return {
+    busy: (c.held ?? 0) + (c.cooling ?? 0) + (c.quarantined ?? 0),
+    whole: own(c) - (c.infra ?? 0) - (c.reserved ?? 0),
+  }
+}
+
 export function number(n: number): string {
   if (n < 1e6) return n.toLocaleString('en')
   if (n < 1e9) return `${(n / 1e6).toFixed(1)} M`

@@ -1,7 +1,7 @@
 import { useMemo } from 'preact/hooks'
 import type { Cell, Counts, Part } from './api'
 import { cell, isSingle, name, parse } from './prefix'
-import { number, own, percent, shares, total, used } from './states'
+import { number, own, percent, pods, shares, total, used } from './states'
 
 interface Row {
   from: number
@@ -129,8 +129,7 @@ const full = (c: Counts) => own(c) > 0 && used(c) > 0 && !c.free
 // Utilisation shows a bar with the counts beside it.
 export function Utilisation({ counts }: { counts: Parameters<typeof total>[0] }) {
   const hidden = counts.otherUnknown ?? 0
-  const whole = own(counts) || total(counts) - hidden
-  const busy = used(counts) - (own(counts) ? (counts.otherHeld ?? 0) : 0)
+  const { busy, whole } = own(counts) ? pods(counts) : { busy: used(counts), whole: total(counts) - hidden }
   return (
     <div class="use">
       <progress max={1} value={whole ? busy / whole : 0} aria-label={`${percent(busy, whole)} in use`} />
