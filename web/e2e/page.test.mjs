@@ -322,6 +322,7 @@ test('an event appears, and the address is drawn, without a reload', async () =>
   const event = page.locator('#events li', { hasText: 'shop/web-late' })
   await event.waitFor()
   assert.match((await event.locator('summary').innerText()).trim(), new RegExp(`^[0-9:]+ Add Pod shop/web-late: ${ip}$`), 'one line of plain words')
+  for (const text of await page.locator('#events summary').allInnerTexts()) assert.doesNotMatch(text, /\*|: 0(,|$)/, 'a resync names what there is')
   assert.ok(!(await event.innerText()).includes('ipam: '), 'the rest is hidden')
   await event.locator('summary').click()
   assert.match(await event.innerText(), new RegExp(`ipam: leased ${ip}`))

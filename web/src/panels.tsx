@@ -83,7 +83,12 @@ export function line(e: EventRecord): string {
   const who = e.Subject?.Pod || e.Subject?.Container?.slice(0, 12)
   if (who) return `${e.Name} ${who}${addresses ? `: ${addresses}` : ''}`
   const text = e.Description.replace(/\s+/g, ' ').trim()
-  const more = text.startsWith(e.Name) ? text.slice(e.Name.length).trim() : text
+  const list = text.startsWith(e.Name) ? text.slice(e.Name.length).trim() : text
+  const more = list
+    .replace(/^\* /, '')
+    .split(' * ')
+    .filter((entry) => !entry.endsWith(': 0')) // a resync counts all kinds of values
+    .join(', ')
   return `${e.Name}${more ? `: ${more}` : ''}${addresses ? `: ${addresses}` : ''}`
 }
 
