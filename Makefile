@@ -209,8 +209,8 @@ lint: $(LINT) ## golangci-lint, in the version of this file, which is installed 
 	$(LINT) run --allow-serial-runners ./...
 
 $(LINT):
-	GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
-	@mv .cache/bin/golangci-lint $@
+	@mkdir -p $(@D)
+	@set -e; new=$$(mktemp -d); trap 'rm -r $$new' EXIT; GOBIN=$$new $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION); mv $$new/golangci-lint $@
 
 chaos: EFFORT = 300
 chaos: ## attacks on real agents, and simulations, into $(ATTACKS) and docs/reliability.md (hours; EFFORT=10: ten minutes)
