@@ -12,6 +12,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -317,4 +318,30 @@ func TestAValueStandsInForAPendingOne(t *testing.T) {
 	g.Expect(s.Status().Failed).To(HaveLen(1))
 	g.Expect(s.Problem("c/1")).To(MatchError(errInjected))
 	g.Expect(w.wrong).To(BeEmpty())
+}
+
+// asked keeps the wanted values that it was last asked about.
+type asked struct {
+	part
+	wanted *[]controller.Value
+}
+
+func (a asked) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
+	*a.wanted = wanted
+	return a.part.Retrieve(ctx, wanted)
+}
+
+// A descriptor that cannot read all of a value from the system is told what is wanted.
+func TestAResyncNamesTheWantedValues(t *testing.T) {
+	g := NewWithT(t)
+	var wanted []controller.Value
+	s := New(Options{}, asked{part{newWorld(), "a/"}, &wanted}, part{newWorld(), "b/"})
+	g.Expect(s.Commit(t.Context(), update(is("a/1", "x"), is("a/2", "y"), is("b/1", "z")))).To(Succeed())
+	g.Expect(s.Commit(t.Context(), resync(is("a/1", "w"), is("a/3", "v"), is("b/1", "z")))).To(Succeed())
+	var texts []string
+	for _, v := range wanted {
+		m, _ := v.Message.(*wrapperspb.StringValue)
+		texts = append(texts, v.Key+" "+m.GetValue())
+	}
+	g.Expect(texts).To(Equal([]string{"a/1 w", "a/3 v"}))
 }
