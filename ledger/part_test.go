@@ -161,3 +161,20 @@ func (b *bench) findings() []string {
 	b.g.Expect(err).NotTo(HaveOccurred())
 	return findings
 }
+
+// A full block tells what its addresses are used for.
+func TestAFullBlock(t *testing.T) {
+	g := NewWithT(t)
+	b := open(g, journal.NewMemory())
+	b.pool(ledger.Pool{Name: "default", Exclude: []netip.Prefix{pfx("10.1.5.0/32")}}, "10.1.5.0/30")
+	st := b.Begin()
+	_, err := st.Quarantine("default", ip("10.1.5.2"), ledger.Pod{}, "in use")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(st.Commit(context.Background())).To(Succeed())
+	b.claim(1)
+	b.claim(2)
+	_, err = b.ClaimOne(context.Background(), ledger.Request{Pool: "default", Key: key(3), Families: []ledger.Family{ledger.IPv4}})
+	var full *ledger.Exhausted
+	g.Expect(errors.As(err, &full)).To(BeTrue(), "%v", err)
+	g.Expect(*full).To(Equal(ledger.Exhausted{Pool: "default", Size: 4, Held: 2, Quarantined: 1, Reserved: 1}))
+}
