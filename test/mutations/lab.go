@@ -12,15 +12,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 )
 
 // lab runs the tests of folders over one changed file at a time.
 type lab struct {
 	dir      string
 	packages []string
+	limit    time.Duration // of the tests: several times as long as they take
 }
 
-func newLab(folders []string) (*lab, error) {
+// newLab runs the tests once without a change.
+func newLab(ctx context.Context, folders []string) (*lab, error) {
 	dir, err := os.MkdirTemp("", "mutations-")
 	if err != nil {
 		return nil, err
@@ -29,6 +32,12 @@ func newLab(folders []string) (*lab, error) {
 	for _, folder := range folders {
 		l.packages = append(l.packages, "./"+folder)
 	}
+	began := time.Now()
+	if err := goTool(ctx, append([]string{"test", "-vet=off", "-count=1"}, l.packages...)...); err != nil {
+		l.close()
+		return nil, fmt.Errorf("without a change: %w", err)
+	}
+	l.limit = 4*time.Since(began) + 20*time.Second
 	return l, nil
 }
 
@@ -66,7 +75,7 @@ func (l *lab) test(ctx context.Context, m mutation) (verdict, error) {
 		return verdict{}, ctx.Err() // it does not compile
 	}
 	args := append(
-		[]string{"test", "-overlay", overlay, "-vet=off", "-failfast", "-json", "-timeout", "5m"},
+		[]string{"test", "-overlay", overlay, "-vet=off", "-failfast", "-json", "-timeout", l.limit.String()},
 		l.packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	out, err := cmd.Output()

@@ -93,7 +93,7 @@ func mutate(ctx context.Context, room string, seed uint64, number int, out strin
 	}
 	random := rand.New(rand.NewPCG(seed, 0))
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	lab, err := newLab(folders)
+	lab, err := newLab(ctx, folders)
 	if err != nil {
 		return err
 	}
