@@ -6,7 +6,6 @@ package reclaim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -173,23 +172,18 @@ func (p *Plugin) Reports() []witness.Report {
 // Round reads all witnesses now, and decides and acts on what they show. An error is
 // that of an action; the World is valid with it. Without a World ctx has ended.
 func (p *Plugin) Round(ctx context.Context) (*witness.World, error) {
-	select {
-	case <-p.round:
-		defer func() { p.round <- struct{}{} }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for the round of the witnesses in progress: %w", context.Cause(ctx))
+	o, end, err := p.begin(ctx)
+	if err != nil {
+		return nil, err
 	}
-	o := p.observe(ctx)
-	if ctx.Err() != nil {
-		return nil, fmt.Errorf("read the witnesses: %w", context.Cause(ctx))
-	}
+	defer end()
 	p.loadUndone(ctx, o.Leases)
 	p.world.Store(o.World)
 	p.countRound()
 	if !p.Config.Enabled {
 		return o.World, nil
 	}
-	err := p.act(ctx, o)
+	err = p.act(ctx, o)
 	shown := o.World
 	if o.Hold != "" {
 		shown = &witness.World{Taken: o.World.Taken}
