@@ -4,6 +4,7 @@
 package reclaim_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -95,4 +96,19 @@ func TestAnUndoAfterTheProcessStoodStill(t *testing.T) {
 	_, err := n.Undo(t.Context(), l.Addr, "")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(n.state("c1")).To(Equal("held"))
+}
+
+// A caller that leaves while the witnesses are read leaves no round open: the next one begins.
+func TestACallerThatLeavesEndsItsRound(t *testing.T) {
+	n := newNode(t)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for range 20 { // it may find the round free
+		_, err := n.Observe(gone)
+		n.g.Expect(err).To(MatchError(context.Canceled))
+	}
+	limited, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := n.Observe(limited)
+	n.g.Expect(err).NotTo(HaveOccurred())
 }
