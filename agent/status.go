@@ -55,12 +55,6 @@ func (a *assembly) ready() error {
 	return cmp.Or(a.hasAddress(), a.healthy())
 }
 
-// unsynced reports whether the event loop waits for the cluster's state to begin.
-func (a *assembly) unsynced() bool {
-	s := a.loop.Status()
-	return !s.Resynced && s.Current == ""
-}
-
 // noResync returns an error that names what the first resync waits for.
 func (a *assembly) noResync(s controller.Status) error {
 	const what = "no resync has succeeded yet"

@@ -31,6 +31,7 @@ type Controller struct {
 	queue   *queue
 	history *history
 	status  status
+	before  before
 
 	// Of the loop only.
 	caller    caller

@@ -36,6 +36,10 @@ type run struct {
 // process is an event from its acceptance to its Done, and the events that share its commit.
 // It returns the number of events that it has taken.
 func (c *Controller) process(ctx context.Context, ev queued) int {
+	if !c.synced { // it is a resync
+		c.before.end(true)
+		defer func() { c.before.end(c.synced) }()
+	}
 	r := &run{}
 	c.open(r, ev)
 	if r.rec.Note = c.seen(ev.Event); r.rec.Note != "" {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
@@ -29,7 +28,7 @@ func early(t *testing.T, f func(g Gomega, a *agent)) {
 		a.open(plain)
 		a.loop.manual = true
 		a.ready = errors.New("the store does not answer")
-		a.Unsynced = func() bool { return true }
+		a.BeforeResync = func(f func() error) (bool, error) { return true, f() }
 		f(a.g, a)
 	})
 }
@@ -71,31 +70,29 @@ func (a *agent) cooling() (all []string) {
 	return all
 }
 
-// A resync that has begun meanwhile may have read the lease: then the loop has to
-// take it away from the southbound.
-func TestAResyncBeginsWhileALeaseIsReleased(t *testing.T) {
+// The first resync does not begin while a lease is released: it reads either no lease, and
+// the release is done, or a lease that the loop takes away from the southbound.
+func TestTheFirstResyncWaitsForARelease(t *testing.T) {
 	early(t, func(g Gomega, a *agent) {
-		begun := false
-		a.Unsynced = func() bool { return !begun }
-		a.Ledger = late{a.leases, func() { begun = true }}
-		c := a.begin(request("DEL", "c1"))
+		begun := false // set by the first resync, which BeforeResync excludes
+		a.BeforeResync = func(f func() error) (bool, error) {
+			if begun {
+				return false, nil
+			}
+			defer func() { begun = true }()
+			g.Expect(a.held()).To(Equal([]string{"c1", "c2"}))
+			err := f()
+			g.Expect(a.held()).To(Equal([]string{"c2"}))
+			return true, err
+		}
+		a.del("c1")
+		c := a.begin(request("DEL", "c2"))
 		g.Expect(a.held()).To(Equal([]string{"c2"}))
 		g.Expect(c.done).To(BeFalse(), "not before the loop has taken it")
 		a.drain()
 		g.Expect(c.done).To(BeTrue())
 		g.Expect(c.err).NotTo(HaveOccurred())
 	})
-}
-
-// late is a ledger in which something happens before each release.
-type late struct {
-	podmanager.Ledger
-	before func()
-}
-
-func (b late) Release(ctx context.Context, s ledger.Selector) ([]ledger.Lease, error) {
-	b.before()
-	return b.Ledger.Release(ctx, s)
 }
 
 // A release that fails is reported, and can be tried again.
@@ -123,7 +120,7 @@ func TestAnADDBeforeTheFirstResync(t *testing.T) {
 		c := a.begin(request("ADD", "c4"))
 		_, err = a.serve(request("DEL", "c4"))
 		g.Expect(err).NotTo(HaveOccurred())
-		a.Unsynced = func() bool { return false }
+		a.BeforeResync = func(func() error) (bool, error) { return false, nil }
 		a.drain()
 		g.Expect(c.err).To(HaveOccurred())
 		g.Expect(a.held()).To(Equal([]string{"c1", "c2"}))

@@ -74,9 +74,10 @@ type Deps struct {
 	// Refused is called for a refused ADD of a pod, at most once per pod and reason in
 	// RefusalPeriod. It must not wait. nil: only the log tells.
 	Refused func(Refusal)
-	// Unsynced reports whether the loop waits for its first resync, and until then
-	// takes none of this plugin's events; nil: it never does.
-	Unsynced func() bool
+	// BeforeResync calls f if the loop waits for its first resync, and until then takes none
+	// of this plugin's events. That resync does not begin before f returns. It reports whether
+	// it has called f, and returns its error. nil: the loop does not wait.
+	BeforeResync func(f func() error) (called bool, err error)
 }
 
 // Reclaims releases the leases whose owners are gone. Any goroutine may call it.
@@ -138,8 +139,8 @@ func NewPlugin(deps Deps) *PodManager {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	if deps.Unsynced == nil {
-		deps.Unsynced = func() bool { return false }
+	if deps.BeforeResync == nil {
+		deps.BeforeResync = func(func() error) (bool, error) { return false, nil }
 	}
 	return &PodManager{
 		Deps:     deps,

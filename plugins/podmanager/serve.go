@@ -104,7 +104,9 @@ func (p *PodManager) add(ctx context.Context, c caller, key ledger.Key, req cni.
 	if err != nil {
 		return cni.Reply{}, err
 	}
-	if p.Unsynced() { // answer with the reason before the caller gives up
+	if unsynced, _ := p.BeforeResync(
+		func() error { return nil },
+	); unsynced { // answer with the reason before the caller gives up
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, min(p.Timeout/4, firstResync))
 		defer cancel()
@@ -254,25 +256,22 @@ func (p *PodManager) remove(ctx context.Context, key ledger.Key, ticket time.Dur
 }
 
 // releaseEarly releases the lease of ev before the first resync, which may wait for the
-// cluster store: the southbound has no values of it yet. It reports whether ev is done;
-// otherwise the loop has begun meanwhile and must process ev.
-func (p *PodManager) releaseEarly(ctx context.Context, ev *DeletePod) (bool, error) {
-	if !p.Unsynced() {
-		return false, nil
+// cluster store: the southbound has no values of it yet.
+func (p *PodManager) releaseEarly(ctx context.Context, ev *DeletePod) error {
+	if ev.Void() {
+		return nil
 	}
-	if !ev.Void() {
-		freed, err := p.Ledger.Release(ctx, ledger.Selector{Key: ev.Key, Generation: ev.Generation, Reason: ev.Reason})
-		if err != nil {
-			return true, err
-		}
-		ev.Release(freed)
+	freed, err := p.Ledger.Release(ctx, ledger.Selector{Key: ev.Key, Generation: ev.Generation, Reason: ev.Reason})
+	if err != nil {
+		return err
 	}
-	return p.Unsynced(), nil
+	ev.Release(freed)
+	return nil
 }
 
 // push pushes a DeletePod and waits for it.
 func (p *PodManager) push(ctx context.Context, ev *DeletePod) error {
-	if done, err := p.releaseEarly(ctx, ev); done || err != nil {
+	if done, err := p.BeforeResync(func() error { return p.releaseEarly(ctx, ev) }); done {
 		p.tidy(ev.Key)
 		if ev.ended != nil {
 			ev.ended()

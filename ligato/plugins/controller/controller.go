@@ -61,6 +61,14 @@ func (l *Loop) PushEventWait(ctx context.Context, ev controller.Event) error {
 	return l.p.PushEventWait(ctx, ev)
 }
 
+// BeforeResync calls f as the loop does: unless the first resync is done or under way.
+func (l *Loop) BeforeResync(f func() error) (called bool, err error) {
+	if l.p.loop == nil {
+		return true, f()
+	}
+	return l.p.loop.BeforeResync(f)
+}
+
 // Status returns the state of the event loop.
 func (l *Loop) Status() controller.Status {
 	if l.p.loop == nil {

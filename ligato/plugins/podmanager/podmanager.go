@@ -30,6 +30,7 @@ import (
 type Loop interface {
 	controller.EventLoop
 	Status() controller.Status
+	BeforeResync(f func() error) (called bool, err error)
 }
 
 // Deps holds the dependencies of the plugin.
@@ -83,18 +84,15 @@ func (p *Plugin) String() string { return p.Deps.String() }
 // Init makes the event handler.
 func (p *Plugin) Init() error {
 	deps := podmanager.Deps{
-		PluginDeps: controller.PluginDeps{Log: slogger.New(p.Log)},
-		EventLoop:  p.EventLoop,
-		Ledger:     p.Node.Ledger(),
-		IntentDir:  cni.IntentDir(p.Node.Socket()),
-		UID:        os.Geteuid(),
-		Timeout:    p.Node.Conf().Cadastre.Controller.EventTimeout,
-		Ready:      p.ready,
-		Unsynced: func() bool {
-			s := p.EventLoop.Status()
-			return !s.Resynced && s.Current == ""
-		},
-		IsPodPool: func(name string) bool { return p.networks(name) },
+		PluginDeps:   controller.PluginDeps{Log: slogger.New(p.Log)},
+		EventLoop:    p.EventLoop,
+		Ledger:       p.Node.Ledger(),
+		IntentDir:    cni.IntentDir(p.Node.Socket()),
+		UID:          os.Geteuid(),
+		Timeout:      p.Node.Conf().Cadastre.Controller.EventTimeout,
+		Ready:        p.ready,
+		BeforeResync: p.EventLoop.BeforeResync,
+		IsPodPool:    func(name string) bool { return p.networks(name) },
 	}
 	if p.Node.Conf().Cadastre.Dataplane != contivconf.DataplaneNone {
 		deps.Wires = wires{p}
