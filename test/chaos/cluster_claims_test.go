@@ -125,7 +125,7 @@ func TestHistoriesOfClaims(t *testing.T) {
 	tried := attack.Begin(t, attack.IDClaim)
 	t.Parallel()
 	g := NewWithT(t)
-	s := seed(t)
+	s := effort.Seed(t)
 	server := etcdtest.Start(t)
 	fates, unchecked := map[string]int{}, 0
 	for epoch := range max(5, effort.Times(t, 5)) {
@@ -241,7 +241,7 @@ func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 	tried := attack.Begin(t, attack.IDClaim)
 	t.Parallel()
 	g := NewWithT(t)
-	s := seed(t)
+	s := effort.Seed(t)
 	server := etcdtest.Start(t)
 	kills := map[Fate]int{}
 	for epoch := range max(2, effort.Times(t, 2)) {

@@ -22,7 +22,7 @@ import (
 // break after each of them.
 func TestClusterInARandomWorld(t *testing.T) {
 	effort.Need(t, "a world of agents takes tens of seconds")
-	s := seed(t)
+	s := effort.Seed(t)
 	for i := range effort.Times(t, 2) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()

@@ -81,7 +81,7 @@ type worker struct {
 
 func newCrash(t *testing.T, conf string) *crash {
 	t.Helper()
-	s := seed(t)
+	s := effort.Seed(t)
 	c := &crash{node: newNode(t, conf), rnd: random(s, 0), oracle: NewOracle(), trace: map[Key][]string{}, fates: map[string]int{}, families: 1}
 	if strings.Contains(conf, "fd01::") {
 		c.families = 2

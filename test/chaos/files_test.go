@@ -251,7 +251,7 @@ func (p *past) suspended(id string) (bool, error) {
 func TestRandomDamage(t *testing.T) {
 	tried := attack.Begin(t, attack.Damage)
 	g := NewWithT(t)
-	s := seed(t)
+	s := effort.Seed(t)
 	rnd := random(s, 0)
 	p := newPast(t, newNode(t, roomyConf), 40)
 	counts := map[string]int{}

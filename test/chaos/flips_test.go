@@ -66,7 +66,7 @@ func TestBitFlipsInEveryBucket(t *testing.T) {
 	n := newNode(t, roomyConf)
 	g.Expect(os.WriteFile(n.conf, []byte(n.dockerConf()), 0o600)).To(Succeed())
 	p := newPast(t, n, 20)
-	rnd := random(seed(t), 0)
+	rnd := random(effort.Seed(t), 0)
 	all := p.records(g)
 	g.Expect(slices.Sorted(maps.Keys(all))).To(ContainElements("kvdb/keys", "kvdb/meta", "ledger", "local", "meta"))
 	for _, bucket := range slices.Sorted(maps.Keys(all)) {

@@ -18,6 +18,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -215,7 +216,7 @@ func TestDoubles(t *testing.T) {
 	for _, fault := range []string{"", "one address twice", "another address for a repeated ADD", "forgets a DEL", "a GC that frees at once"} {
 		t.Run(fmt.Sprintf("%q", fault), func(t *testing.T) {
 			g := NewWithT(t)
-			s := seed(t)
+			s := effort.Seed(t)
 			d := &double{fault: fault, next: netip.MustParseAddr("10.9.0.1"), held: map[Key]netip.Addr{}}
 			r := &rally{socket: d.listen(t), keys: 4, clients: 4, each: 15, mu: &sync.Mutex{}, counts: map[string]int{}}
 			var found error

@@ -41,7 +41,7 @@ func TestLinearizability(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			tried := attack.Begin(t, attack.Linear)
-			s := seed(t)
+			s := effort.Seed(t)
 			n := newNode(t, c.conf)
 			a := n.start(t)
 			r := c.rally
@@ -291,7 +291,7 @@ func (r *rally) quiet(h *history) (map[Key]string, error) {
 // an ADD: a lease whose client was not told must not stay.
 func TestClientsThatHangUp(t *testing.T) {
 	g := NewWithT(t)
-	s := seed(t)
+	s := effort.Seed(t)
 	n := newNode(t, roomyConf)
 	a := n.start(t)
 	rnd := random(s, 0)

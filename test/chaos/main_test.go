@@ -85,21 +85,5 @@ func longer(t *testing.T, small, nightly int) int {
 	return small
 }
 
-// seed returns the seed that the environment names, or a new one. A failed test prints
-// it.
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	s, set := effort.Seed(t)
-	if !set {
-		s = rand.Uint64()
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("repeat with %s=%d", effort.SeedEnv, s)
-		}
-	})
-	return s
-}
-
 // random is the n-th stream of a seed.
 func random(seed uint64, n int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(n))) }

@@ -29,7 +29,7 @@ func TestWorlds(t *testing.T) {
 		t.Skipf("NOT RUN: this machine makes no network namespaces: %v", err)
 	}
 	t.Parallel()
-	s := seed(t)
+	s := effort.Seed(t)
 	for i := range effort.Times(t, 4) {
 		t.Run(fmt.Sprint("world ", i), func(t *testing.T) {
 			tried := attack.Begin(t, attack.Evidence)

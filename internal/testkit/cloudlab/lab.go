@@ -7,12 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,20 +120,6 @@ func build(ctx context.Context, root, bin string) error {
 		return err
 	}
 	return stage.Build(ctx, root, bin, "./cmd/...")
-}
-
-// Seed returns the seed of an environment variable, by default a random one, and logs it.
-func Seed(t testing.TB, variable string) uint64 {
-	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv(variable); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s=%s: want a number: %v", variable, text, err)
-		}
-	}
-	t.Logf("%s=%d", variable, seed)
-	return seed
 }
 
 // New starts a control plane with the definitions of Cadastre's objects, the networks and

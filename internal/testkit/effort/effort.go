@@ -8,12 +8,14 @@
 // "make ci" run with 1, the default; "make nightly" runs with 10, and the chaos tests with
 // 300. A test states the number of its repetitions at effort 10, and package effort scales
 // that number.
-// CADASTRE_TEST_SEED makes a test run with one seed; a failed test prints its value.
+// A test that makes choices at random has the same seed in each run at effort 1, and a new one
+// at a higher effort. CADASTRE_TEST_SEED names one; a failed test prints its own.
 // The functions read the environment only and may be called by any goroutine.
 package effort
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
@@ -73,25 +75,55 @@ func Need(t testing.TB, reason string) {
 	}
 }
 
-// Seed returns the seed that the environment names, and whether it names one.
-func Seed(t testing.TB) (seed uint64, set bool) {
+// Seed returns the seed of a test that makes its choices at random: see Pick. A failed test
+// prints it.
+func Seed(t testing.TB) uint64 {
 	t.Helper()
+	seed, err := Pick()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("repeat with %s=%d", SeedEnv, seed)
+		}
+	})
+	return seed
+}
+
+// Pick returns the seed that the environment names. Without one it returns 0 at effort 1, so
+// that two runs of a commit make the same choices, and a new seed at a higher effort.
+func Pick() (seed uint64, err error) {
+	if seed, set, err := named(); set || err != nil {
+		return seed, err
+	}
+	if level, err := parse(os.Getenv(Env)); level == 1 || err != nil {
+		return 0, err
+	}
+	return rand.Uint64(), nil
+}
+
+// named returns the seed that the environment names, and whether it names one.
+func named() (seed uint64, set bool, err error) {
 	text := os.Getenv(SeedEnv)
 	if text == "" {
-		return 0, false
+		return 0, false, nil
 	}
-	seed, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("parse %s %q: want the number that a failed test has printed", SeedEnv, text)
+	if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+		return 0, false, fmt.Errorf("parse %s %q: want the number that a failed test has printed", SeedEnv, text)
 	}
-	return seed, true
+	return seed, true, nil
 }
 
 // Seeds returns the first seed and the number of seeds of a test that tries n of
 // them at effort Nightly: from 0, or the one seed that the environment names.
 func Seeds(t testing.TB, n int) (first, count uint64) {
 	t.Helper()
-	if seed, set := Seed(t); set {
+	seed, set, err := named()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set {
 		return seed, 1
 	}
 	return 0, uint64(Times(t, n))

@@ -169,9 +169,7 @@ func (c Check) Test(t *testing.T, p Provider) {
 	if effort.Level(t) >= effort.Nightly {
 		p.Slow = false
 	}
-	if seed, ok := effort.Seed(t); ok {
-		p.Seed = seed
-	}
+	p.Seed = effort.Seed(t)
 	switch err := c.Run(p); {
 	case errors.Is(err, errors.ErrUnsupported):
 		t.Skipf("NOT RUN: %v", err)

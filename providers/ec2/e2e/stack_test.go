@@ -23,14 +23,14 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/cloudlab"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/faultproxy"
 	"github.com/cadastre/cadastre/providers/ec2"
 	"github.com/cadastre/cadastre/providers/ec2/mototest"
 )
 
 const (
-	binVariable  = "CADASTRE_TEST_EC2_BIN"  // the folder of the programs
-	seedVariable = "CADASTRE_TEST_EC2_SEED" // of pods and faults
+	binVariable = "CADASTRE_TEST_EC2_BIN" // the folder of the programs
 )
 
 func TestMain(m *testing.M) { os.Exit(cloudlab.Main(m, binVariable)) }
@@ -73,7 +73,7 @@ func newStack(t *testing.T) *stack {
 	if why := cloudlab.Why(); why != "" {
 		t.Skip("NOT RUN: ", why)
 	}
-	s := &stack{t: t, server: mototest.Start(t), subnets: map[string]netip.Prefix{}, seed: cloudlab.Seed(t, seedVariable)}
+	s := &stack{t: t, server: mototest.Start(t), subnets: map[string]netip.Prefix{}, seed: effort.Seed(t)}
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")

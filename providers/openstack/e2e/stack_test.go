@@ -19,14 +19,14 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 
 	"github.com/cadastre/cadastre/internal/testkit/cloudlab"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/faultproxy"
 	"github.com/cadastre/cadastre/providers/openstack"
 	"github.com/cadastre/cadastre/providers/openstack/neutrontest"
 )
 
 const (
-	binVariable  = "CADASTRE_TEST_OPENSTACK_BIN"  // the folder of the programs
-	seedVariable = "CADASTRE_TEST_OPENSTACK_SEED" // of pods and faults
+	binVariable = "CADASTRE_TEST_OPENSTACK_BIN" // the folder of the programs
 )
 
 func TestMain(m *testing.M) { os.Exit(cloudlab.Main(m, binVariable)) }
@@ -56,7 +56,7 @@ func newStack(t *testing.T, mode string, networks ...[]string) *stack {
 	if why := cloudlab.Why(); why != "" {
 		t.Skip("NOT RUN: ", why)
 	}
-	s := &stack{t: t, server: neutrontest.New(t, neutrontest.Options{}), seed: cloudlab.Seed(t, seedVariable)}
+	s := &stack{t: t, server: neutrontest.New(t, neutrontest.Options{}), seed: effort.Seed(t)}
 	config := cloudlab.Config{Root: "..", Cloud: openstack.Name, Modes: []string{mode}, Truth: s.truth}
 	for _, cidrs := range networks {
 		n := s.server.Network(t, cidrs...)

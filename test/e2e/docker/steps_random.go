@@ -11,10 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -41,23 +41,10 @@ const (
 	maxContainers = 8
 )
 
-// campaignSeed returns the seed that CADASTRE_TEST_SEED names, or a new one.
-func campaignSeed() (uint64, error) {
-	text := os.Getenv("CADASTRE_TEST_SEED")
-	if text == "" {
-		return rand.Uint64(), nil
-	}
-	seed, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("parse CADASTRE_TEST_SEED %q: want the number that a failed run has printed", text)
-	}
-	return seed, nil
-}
-
 // atRandom lets containers, networks, agent and engine fail at random. After each loss, and
 // in the end, containers, engine and ledger agree.
 func (t *scenario) atRandom(ctx context.Context) error {
-	seed, err := campaignSeed()
+	seed, err := effort.Pick()
 	if err != nil {
 		return err
 	}
