@@ -27,8 +27,3 @@ func PrefixClaimName(network string, prefix netip.Prefix, node string) string {
 func PrefixClaimKey(network string, prefix netip.Prefix, node string) string {
 	return PrefixClaimPrefix + PrefixClaimName(network, prefix, node)
 }
-
-// KnowsClaims reports whether the agent that wrote a beat claims its blocks; nil
-// says nothing against it. Agents of the versions that do not know claims leave the
-// field ExplicitBlocks of their record as it was, and sign no beat.
-func KnowsClaims(beat *NodeBeat) bool { return beat == nil || beat.NodeName != "" }

@@ -409,7 +409,7 @@ type PoolUse struct {
 	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // of the Pool that the node has followed
 	Open          bool                   `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`             // it may allocate new addresses of it
 	Leases        uint64                 `protobuf:"varint,4,opt,name=leases,proto3" json:"leases,omitempty"`         // above 0: addresses of it are in use
-	Blocks        []*BlockUse            `protobuf:"bytes,5,rep,name=blocks,proto3" json:"blocks,omitempty"`          // at most 64 of them; none: written before the field existed
+	Blocks        []*BlockUse            `protobuf:"bytes,5,rep,name=blocks,proto3" json:"blocks,omitempty"`          // at most 64 of them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -561,8 +561,8 @@ type NodeBeat struct {
 	Pools             []*PoolUse             `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`                                                      // what the node has of each pool
 	ProductUuid       string                 `protobuf:"bytes,20,opt,name=product_uuid,json=productUuid,proto3" json:"product_uuid,omitempty"`                      // DMI product UUID of the machine that the agent runs on; "": unknown
 	BootId            string                 `protobuf:"bytes,21,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`                                     // of that machine's present boot
-	Expire            int64                  `protobuf:"varint,31,opt,name=expire,proto3" json:"expire,omitempty"`                                                  // ns: how long after this beat its agent may allocate without the store; 0: written before the field existed
-	NodeName          string                 `protobuf:"bytes,30,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`                               // of the node that was there; "": written before the field existed
+	Expire            int64                  `protobuf:"varint,31,opt,name=expire,proto3" json:"expire,omitempty"`                                                  // ns: how long after this beat its agent may allocate without the store
+	NodeName          string                 `protobuf:"bytes,30,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`                               // of the node that was there
 	DockerSubnets     []string               `protobuf:"bytes,40,rep,name=docker_subnets,json=dockerSubnets,proto3" json:"docker_subnets,omitempty"`                // of Docker's networks on the node, apart from parts of the pod network; at most 64
 	DockerSubnetsMore uint32                 `protobuf:"varint,41,opt,name=docker_subnets_more,json=dockerSubnetsMore,proto3" json:"docker_subnets_more,omitempty"` // number of further ones
 	unknownFields     protoimpl.UnknownFields
@@ -2880,7 +2880,7 @@ type Lease struct {
 	Excluded           bool                   `protobuf:"varint,20,opt,name=excluded,proto3" json:"excluded,omitempty"`                                                 // the address is never allocated again
 	ExcludedBy         string                 `protobuf:"bytes,21,opt,name=excluded_by,json=excludedBy,proto3" json:"excluded_by,omitempty"`
 	ExcludedReason     string                 `protobuf:"bytes,22,opt,name=excluded_reason,json=excludedReason,proto3" json:"excluded_reason,omitempty"`
-	NoLease            bool                   `protobuf:"varint,23,opt,name=no_lease,json=noLease,proto3" json:"no_lease,omitempty"`                      // it is here for its exclusion alone; state says quarantined to older versions
+	NoLease            bool                   `protobuf:"varint,23,opt,name=no_lease,json=noLease,proto3" json:"no_lease,omitempty"`                      // it is here for its exclusion alone
 	Netns              string                 `protobuf:"bytes,24,opt,name=netns,proto3" json:"netns,omitempty"`                                          // path of the network namespace that the CNI request of the claim named
 	Wired              bool                   `protobuf:"varint,25,opt,name=wired,proto3" json:"wired,omitempty"`                                         // the southbound makes the wire of the attachment
 	Mac                string                 `protobuf:"bytes,26,opt,name=mac,proto3" json:"mac,omitempty"`                                              // that the CNI request of the claim named for the pod's link; "": derived

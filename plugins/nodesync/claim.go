@@ -432,10 +432,9 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 	if c.want.ID != c.id {
 		record.QuarantinedUntil = r.quarantine(who, c.now)
 	}
-	claimed := c.own.NodeRecord != nil && c.own.ExplicitBlocks && kv.KnowsClaims(r.beats[c.own.Id].beat)
 	if c.own.NodeRecord != nil {
 		// Until the blocks that are in use have claims, see IDClaimer.ClaimsBlocks.
-		record.ExplicitBlocks = who.Explicit && claimed
+		record.ExplicitBlocks = who.Explicit && c.own.ExplicitBlocks
 		record.QuarantinedUntil = max(record.QuarantinedUntil, c.own.QuarantinedUntil)
 		record.IpAddresses, record.NodeUid, record.PodCidrs = c.own.IpAddresses, c.own.NodeUid, c.own.PodCidrs
 		record.Underlay, record.PublicKey = c.own.Underlay, c.own.PublicKey
@@ -450,10 +449,6 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 		t.put(kv.NodeRecordKey(s.Id), s.revision, old)
 	}
 	switch {
-	case record == c.own.NodeRecord && record.ExplicitBlocks && !claimed: // see claims.KnowsClaims
-		record = proto.Clone(record).(*kv.NodeRecord)
-		record.ExplicitBlocks = false
-		t.put(kv.NodeRecordKey(c.id), c.own.revision, record)
 	case record == c.own.NodeRecord:
 		t.conds = append(t.conds, kvdb.AtRevision(kv.NodeRecordKey(c.id), c.own.revision))
 	default:

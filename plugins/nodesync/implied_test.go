@@ -162,20 +162,19 @@ func TestAnIDWithoutAChoiceIsTaken(t *testing.T) {
 func TestWhenTheBlocksOfANodeHaveClaims(t *testing.T) {
 	for name, c := range map[string]struct {
 		before   *kv.NodeRecord
-		beat     *string // whose name the last beat has
+		beat     bool // of an earlier run
 		explicit bool
 		first    bool // after the ID is confirmed
 		then     bool // after the claims are held
 	}{
-		"a new node":                         {nil, nil, true, true, true},
-		"a new node with blocks of its ID":   {nil, nil, false, false, false},
-		"upgraded":                           {&kv.NodeRecord{Generation: 1}, nil, true, false, true},
-		"upgraded, with blocks of its ID":    {&kv.NodeRecord{Generation: 1}, nil, false, false, false},
-		"restarted":                          {&kv.NodeRecord{Generation: 1, ExplicitBlocks: true}, nil, true, true, true},
-		"restarted, and its beat is there":   {&kv.NodeRecord{Generation: 1, ExplicitBlocks: true}, new("a"), true, true, true},
-		"upgraded again after a rollback":    {&kv.NodeRecord{Generation: 1, ExplicitBlocks: true}, new(""), true, false, true},
-		"reconfigured to blocks of its ID":   {&kv.NodeRecord{Generation: 1, ExplicitBlocks: true}, nil, false, false, false},
-		"upgraded, its record is an old one": {&kv.NodeRecord{Generation: 1, SupersededBy: 3}, nil, true, false, true},
+		"a new node":                             {nil, false, true, true, true},
+		"a new node with blocks of its ID":       {nil, false, false, false, false},
+		"reconfigured to blocks with claims":     {&kv.NodeRecord{Generation: 1}, false, true, false, true},
+		"restarted, with blocks of its ID":       {&kv.NodeRecord{Generation: 1}, false, false, false, false},
+		"restarted":                              {&kv.NodeRecord{Generation: 1, ExplicitBlocks: true}, false, true, true, true},
+		"restarted, and its beat is there":       {&kv.NodeRecord{Generation: 1, ExplicitBlocks: true}, true, true, true, true},
+		"reconfigured to blocks of its ID":       {&kv.NodeRecord{Generation: 1, ExplicitBlocks: true}, false, false, false, false},
+		"reconfigured, its record is an old one": {&kv.NodeRecord{Generation: 1, SupersededBy: 3}, false, true, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -183,8 +182,8 @@ func TestWhenTheBlocksOfANodeHaveClaims(t *testing.T) {
 				store := mem.New()
 				defer store.Close()
 				w := claiming(store, who("a"), c.explicit)
-				if c.beat != nil {
-					put(g, store, kv.BeatKey(1), &kv.NodeBeat{Id: 1, Instance: w.Instance, Session: "an earlier run", Stopped: true, NodeName: *c.beat})
+				if c.beat {
+					put(g, store, kv.BeatKey(1), &kv.NodeBeat{Id: 1, Instance: w.Instance, Session: "an earlier run", Stopped: true, NodeName: "a"})
 				}
 				if c.before != nil {
 					c.before.Id, c.before.Name, c.before.Instance = 1, w.Name, w.Instance

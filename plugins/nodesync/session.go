@@ -43,7 +43,7 @@ func (k *IDClaimer) movedDisk() (problem string, kind error) {
 	was, is := k.saved.Machine, k.deps.Identity.Machine
 	switch {
 	case was == Machine{}:
-		problem = "the disk does not say on which machine the cluster store last confirmed it, as an earlier version of the agent did not store that."
+		problem = "the disk does not say on which machine the cluster store last confirmed it."
 	case was.ProductUUID != "" && is.ProductUUID != "":
 		problem = fmt.Sprintf(
 			"the cluster store last confirmed it on another machine (%s; this machine: %s): was the disk copied?",

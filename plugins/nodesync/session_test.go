@@ -122,7 +122,7 @@ func TestAStartWithoutTheStore(t *testing.T) {
 		"another machine":        {machineOf("a"), machineOf("b"), "on another machine"},
 		"a restart, no UUIDs":    {noUUID("1"), noUUID("1"), ""},
 		"a reboot, no UUIDs":     {noUUID("1"), noUUID("2"), "booted since"},
-		"nothing was remembered": {nodesync.Machine{}, machineOf("a"), "an earlier version"},
+		"nothing was remembered": {nodesync.Machine{}, machineOf("a"), "does not say on which machine"},
 	} {
 		for _, alone := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

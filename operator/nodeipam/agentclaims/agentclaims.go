@@ -82,8 +82,8 @@ func (r Reader) claim(all []nodeipam.Claim, x kvdb.KeyValue) []nodeipam.Claim {
 	return append(all, nodeipam.Claim{Node: c.Node, Block: block.Masked(), Held: c.Held, Since: time.Unix(0, c.Since)})
 }
 
-// record appends the podCIDRs that a NodeRecord implies: that of an agent that
-// does not write claims, or that went back to a version which does not.
+// record appends the podCIDRs that a NodeRecord implies: that of an agent whose
+// blocks have no claims.
 func (r Reader) record(all []nodeipam.Claim, x kvdb.KeyValue, beats map[uint32]*kv.NodeBeat) []nodeipam.Claim {
 	n := &kv.NodeRecord{}
 	if proto.Unmarshal(x.Value, n) != nil {
@@ -93,7 +93,7 @@ func (r Reader) record(all []nodeipam.Claim, x kvdb.KeyValue, beats map[uint32]*
 	if beat.GetInstance() != n.Instance {
 		beat = nil
 	}
-	if n.ExplicitBlocks && kv.KnowsClaims(beat) || !r.uses(n, beat) {
+	if n.ExplicitBlocks || !r.uses(n, beat) {
 		return all
 	}
 	for _, text := range n.PodCidrs {

@@ -334,23 +334,3 @@ func TestLeasesOfAVersionThatClaimedNothing(t *testing.T) {
 		w.g.Expect(a.Waiting()[wide()].Blocker.String()).To(HavePrefix("node b holds 10.1.77.0/24"))
 	})
 }
-
-// An agent that went back to a version that claims nothing leaves its record as the
-// later version wrote it: what it records counts again.
-func TestAnAgentThatClaimsNothingAnyMore(t *testing.T) {
-	for name, c := range map[string]struct {
-		signed string
-		held   bool
-	}{"this version": {"b", true}, "the last version": {"", false}} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				w.put(kv.NodeRecordKey(2), &kv.NodeRecord{Id: 2, Name: "b", Instance: "i-b", Generation: 1, PodCidrs: []string{"10.1.80.0/24"}, ExplicitBlocks: true})
-				w.put(kv.BeatKey(2), &kv.NodeBeat{Id: 2, Instance: "i-b", Session: "s", At: time.Now().UnixNano(), NodeName: c.signed})
-				a, assigned := w.starts(w.joins(node("a", 1)), newDisk()), block("10.1.80.0/24")
-				a.wants(assigned)
-				a.look()
-				w.g.Expect(a.Hold(assigned).Held).To(Equal(c.held))
-			})
-		})
-	}
-}

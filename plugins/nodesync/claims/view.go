@@ -213,10 +213,6 @@ func (r Register) impliedBy(v view, n *kv.NodeRecord, t Target, now time.Time) *
 	b := &Blocker{Node: n.Name, NodeID: n.Id}
 	beat := v.beat(n.Id, n.Instance)
 	b.seen(beat, r.Expire)
-	if n.ExplicitBlocks && !kv.KnowsClaims(beat) { // its agent went back to a version that claims nothing
-		n = proto.Clone(n).(*kv.NodeRecord)
-		n.ExplicitBlocks = false
-	}
 	if n.Released != 0 || n.SupersededBy != 0 {
 		if n.Clean || !now.Before(b.Expires) {
 			return nil
