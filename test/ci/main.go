@@ -66,8 +66,9 @@ type run struct {
 	mu    sync.Mutex // of out, to which lanes write
 }
 
-// shownAgain holds the number of lines of a failed target that stand again above the table.
-const shownAgain = 60
+// shownAgain holds the number of lines at the end of a failed target's output that stand
+// again above the table.
+const shownAgain = 25
 
 // target is one target of the Makefile.
 type target struct {
@@ -77,6 +78,7 @@ type target struct {
 	err    error
 	notRun []string // why parts of it did not run, as its output says
 	last   []string // lines of its output
+	fails  failures
 	begun  bool
 }
 
@@ -179,6 +181,7 @@ func (r *run) show(t *target, path string) error {
 		if _, why, found := strings.Cut(line, "NOT RUN"); found {
 			t.notRun = append(t.notRun, strings.TrimSpace(strings.TrimLeft(why, ": ")))
 		}
+		t.fails.read(line)
 		t.last = append(t.last, line)
 		if len(t.last) > shownAgain {
 			t.last = t.last[1:]
@@ -192,13 +195,15 @@ func (r *run) show(t *target, path string) error {
 	}
 }
 
-// table prints the end of the output of each target that failed, and one line for each target.
+// table prints what failed in each target that failed, and the end of its output, and one
+// line for each target.
 func (r *run) table() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range r.ran {
 		if t.err != nil {
-			_, _ = fmt.Fprintf(r.out, "=== make %s failed; its last lines:\n%s", t.name, strings.Join(t.last, ""))
+			_, _ = fmt.Fprintf(r.out, "=== make %s failed; its last lines:\n%swhat failed in it:\n%s",
+				t.name, strings.Join(t.last, ""), strings.Join(t.fails.lines, ""))
 		}
 	}
 	_, _ = fmt.Fprintf(r.out, "\n%-28s %9s %9s\n", "target", "took", "processor")

@@ -23,7 +23,7 @@ func world(t *testing.T) (*run, *bytes.Buffer) {
 	script := filepath.Join(dir, "make")
 	g.Expect(os.WriteFile(script, []byte(`#!/bin/sh
 case $1 in
-fails) echo "expected 1"; exit 2;;
+fails) echo "    x_test.go:7: "; echo "expected 1"; yes "a log" | head -100; echo "--- FAIL: TestX (1.0s)"; exit 2;;
 waits) sleep 600 & echo $! >"$(dirname "$0")/child"; wait;;
 parts) echo "    x_test.go:1: NOT RUN: this machine has no kubectl"; echo "    x_test.go:1: NOT RUN: this machine has no kubectl";;
 *) echo "made $*";;
@@ -41,7 +41,8 @@ func TestTheTable(t *testing.T) {
 	err := r.all(t.Context(), "test", []string{"fails parts", "vpp:EFFORT=10"})
 	g.Expect(err).To(MatchError("failed or not run: fails"))
 	g.Expect(out.String()).To(ContainSubstring("made vpp EFFORT=10\n"))
-	g.Expect(out.String()).To(MatchRegexp(`(?s)=== make fails failed; its last lines:\nexpected 1\n.*` +
+	g.Expect(out.String()).To(MatchRegexp(`(?s)=== make fails failed; its last lines:\n(a log\n){23}--- FAIL: TestX \(1.0s\)\n` +
+		`what failed in it:\n    x_test.go:7: \nexpected 1\n(a log\n){12}--- FAIL: TestX \(1.0s\)\n\n.*` +
 		`test +\d+s +\d+s  ok\nfails +\d+s +\d+s  FAILED: exit status 2\nparts +\d+s +\d+s  ok\n` +
 		` +a part did not run: this machine has no kubectl\nvpp:EFFORT=10 +\d+s +\d+s  ok\nall +\d+s\n$`))
 }
