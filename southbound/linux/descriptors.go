@@ -21,8 +21,6 @@ type Options struct {
 	// Namespace is the path of the node's network namespace, as in CNI_NETNS; "": that of
 	// the process.
 	Namespace string
-	// Protocol marks own routes; 0: 202.
-	Protocol int
 	// PrivateKey is this node's WireGuard key, in base64; "": there are no WireGuard tunnels.
 	PrivateKey string
 	// AllowForward adds rules that let Docker's firewall forward the pods' packets.
@@ -59,7 +57,7 @@ func (opt Options) withDefaults() Options {
 // Routes returns the descriptor of the routes to other nodes' pods alone, for a node whose
 // wires another program makes.
 func Routes(opt Options) ([]southbound.Descriptor, error) {
-	return open(func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) })
+	return open(func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace) })
 }
 
 // Descriptors returns all descriptors of a node in the order in which a key is offered to
@@ -71,7 +69,7 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 		return nil, err
 	}
 	all, err := open(
-		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace, opt.Protocol) },
+		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace) },
 		func() (southbound.Descriptor, error) { return NewWires(opt) },
 		func() (southbound.Descriptor, error) { return NewNetworks(opt) },
 	)

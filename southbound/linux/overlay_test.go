@@ -156,7 +156,7 @@ func TestTheOverlayHealsWhatOtherProgramsRemove(t *testing.T) {
 			routes := func(f func(r *netlink.Route) error) func() {
 				return func() {
 					lab.must(n.net.Do(func() error {
-						all, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+						all, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: ownProtocol}, netlink.RT_FILTER_PROTOCOL)
 						for _, r := range all {
 							if r.Dst.String() == lab.nodes[1].subnets()[0] || r.Dst.String() == lab.nodes[1].subnets()[1] {
 								err = errors.Join(err, f(&r))

@@ -23,17 +23,12 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-const (
-	// routeProtocol is the protocol number of own routes.
-	routeProtocol = 0xCA
-	// answerTimeout bounds the wait for each answer of the kernel.
-	answerTimeout = 10 * time.Second
-)
+// answerTimeout bounds the wait for each answer of the kernel.
+const answerTimeout = 10 * time.Second
 
 // routes is the descriptor of the routes to pod subnets of other nodes, the values below
 // "route/".
 type routes struct {
-	form   routeForm
 	kernel routeKernel
 	table  *routeTable // as read for this transaction; nil: to be read
 	// tried holds the places where this process has made routes: IPv6 shows these without
@@ -54,16 +49,9 @@ var (
 	_ southbound.Substituter = (*routes)(nil)
 )
 
-// newRoutes opens a netlink socket in a network namespace; path "" is the caller's.
-// protocol 0 is 202. It changes nothing.
-func newRoutes(path string, protocol int) (*routes, error) {
-	if protocol == 0 {
-		protocol = routeProtocol
-	}
-	if protocol <= unix.RTPROT_STATIC || protocol > 255 {
-		return nil, fmt.Errorf("open the kernel's routes: protocol %d is not between 5 and 255 "+
-			"(0 to 4 belong to the kernel and the administrator)", protocol)
-	}
+// newRoutes opens a netlink socket in a network namespace; path "" is the caller's. It
+// changes nothing.
+func newRoutes(path string) (*routes, error) {
 	var handle *netlink.Handle
 	err := within(path, func() (err error) {
 		handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -79,7 +67,6 @@ func newRoutes(path string, protocol int) (*routes, error) {
 		return nil, fmt.Errorf("open the kernel's routes: %w", err)
 	}
 	return &routes{
-		form:     routeForm{protocol},
 		kernel:   handle,
 		tried:    map[routePlace]bool{},
 		networks: map[routeLink]bool{},
@@ -140,7 +127,7 @@ func (d *routes) Prepare(ctx context.Context, keys []string) (err error) {
 			families[familyOfRoute(place.dst)] = true
 		}
 	}
-	d.table, err = d.form.list(ctx, d.kernel, slices.Sorted(maps.Keys(families)), requested, d.linked()...)
+	d.table, err = listRoutes(ctx, d.kernel, slices.Sorted(maps.Keys(families)), requested, d.linked()...)
 	return err
 }
 
@@ -181,7 +168,7 @@ func (d *routes) relink(ctx context.Context, through routeLink) error {
 		return nil
 	}
 	families := []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
-	d.table, err = d.form.list(ctx, d.kernel, families, d.table.requested, d.linked()...)
+	d.table, err = listRoutes(ctx, d.kernel, families, d.table.requested, d.linked()...)
 	return err
 }
 
@@ -228,7 +215,7 @@ func (d *routes) change(ctx context.Context, key string, f func(*routeChange) er
 			return err
 		}
 	}
-	c := &routeChange{form: d.form, kernel: d.kernel, table: d.table}
+	c := &routeChange{kernel: d.kernel, table: d.table}
 	err = f(c)
 	if len(c.done) > 0 {
 		d.table.stale[place] = true
@@ -253,7 +240,7 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 		d.watch(want)
 		d.name(want)
 	}
-	t, err := d.form.list(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested, d.linked()...)
+	t, err := listRoutes(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested, d.linked()...)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,6 @@ import (
 
 // routeChange changes the routes of one value and can undo that.
 type routeChange struct {
-	form   routeForm
 	kernel routeKernel
 	table  *routeTable
 	done   []routeStep
@@ -34,7 +33,7 @@ func (c *routeChange) converge(w routeWant) error {
 	if r, taken := c.table.foreign[w.place]; taken {
 		return fmt.Errorf("%w: %s", southbound.ErrForeign, describeRoute(r))
 	}
-	wanted, err := c.form.route(w, c.table)
+	wanted, err := kernelRoute(w, c.table)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,6 @@ func TestMain(m *testing.M) {
 // routeOptions holds the options of a scheduler of routes.
 type routeOptions struct {
 	namespace string
-	protocol  int
 	OnFailure func(key string, err error)
 	Now       func() time.Time
 }
@@ -45,7 +44,7 @@ type routeSink struct {
 }
 
 func newRouteSink(opt routeOptions) (*routeSink, error) {
-	d, err := newRoutes(opt.namespace, opt.protocol)
+	d, err := newRoutes(opt.namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -378,6 +377,6 @@ func (f *fake) list() []string {
 
 func newFakeSink(opt routeOptions) (*routeSink, *fake) {
 	f := newFake()
-	r := &routes{form: routeForm{routeProtocol}, kernel: f, tried: map[routePlace]bool{}, watched: map[routePlace]routeWay{}}
+	r := &routes{kernel: f, tried: map[routePlace]bool{}, watched: map[routePlace]routeWay{}}
 	return scheduled(opt, unwatched{r, r}, r), f
 }

@@ -39,11 +39,8 @@ const (
 	loopback = 1
 )
 
-// routeForm holds the protocol of own routes.
-type routeForm struct{ protocol int }
-
-// route returns the own route of a value.
-func (f routeForm) route(w routeWant, t *routeTable) (netlink.Route, error) {
+// kernelRoute returns the own route of a value.
+func kernelRoute(w routeWant, t *routeTable) (netlink.Route, error) {
 	dst := w.place.dst
 	to, err := netlink.ParseIPNet(dst.String())
 	if err != nil {
@@ -51,7 +48,7 @@ func (f routeForm) route(w routeWant, t *routeTable) (netlink.Route, error) {
 	}
 	r := netlink.Route{
 		Dst:      to,
-		Protocol: netlink.RouteProtocol(f.protocol),
+		Protocol: ownProtocol,
 		Table:    w.place.id(),
 		Type:     unix.RTN_UNICAST,
 	}
@@ -137,9 +134,9 @@ type routeTable struct {
 	onLink    map[int][]netip.Prefix         // prefixes that each interface reaches directly, of any table
 }
 
-// list reads the routes of families, of foreign ones only those to requested
+// listRoutes reads the routes of families, of foreign ones only those to requested
 // destinations. networks are the links of networks that routes may lead through.
-func (f routeForm) list(
+func listRoutes(
 	ctx context.Context,
 	k routeKernel,
 	families []int,
@@ -174,7 +171,7 @@ func (f routeForm) list(
 			}
 			// table 0 of the filter means all tables
 			each := func(r netlink.Route) bool {
-				t.sort(f, r)
+				t.sort(r)
 				return true
 			}
 			mask := netlink.RT_FILTER_TABLE
@@ -192,8 +189,8 @@ func (f routeForm) list(
 // own reports whether a route is one of this descriptor. Wires and tunnels make routes of
 // the same protocol: default routes, routes through other links without a gateway, and
 // those that close a table.
-func (t *routeTable) own(f routeForm, r netlink.Route) bool {
-	if bits, _ := r.Dst.Mask.Size(); bits == 0 || int(r.Protocol) != f.protocol || r.Table == unix.RT_TABLE_LOCAL {
+func (t *routeTable) own(r netlink.Route) bool {
+	if bits, _ := r.Dst.Mask.Size(); bits == 0 || int(r.Protocol) != ownProtocol || r.Table == unix.RT_TABLE_LOCAL {
 		return false
 	}
 	through := r.Type == unix.RTN_UNICAST && r.Gw == nil && r.Via == nil && len(r.MultiPath) == 0
@@ -201,7 +198,7 @@ func (t *routeTable) own(f routeForm, r netlink.Route) bool {
 		(!through || r.LinkIndex == t.links[routeLink{transport: kv.Transport_WIREGUARD}])
 }
 
-func (t *routeTable) sort(f routeForm, r netlink.Route) {
+func (t *routeTable) sort(r netlink.Route) {
 	dst, ok := routePrefix(r)
 	if !ok {
 		return
@@ -210,7 +207,7 @@ func (t *routeTable) sort(f routeForm, r netlink.Route) {
 	if r.Table == unix.RT_TABLE_MAIN {
 		place.table = 0
 	}
-	if t.own(f, r) {
+	if t.own(r) {
 		t.ours[place] = append(t.ours[place], r)
 		return
 	}
@@ -220,7 +217,7 @@ func (t *routeTable) sort(f routeForm, r netlink.Route) {
 		}
 		if all := hops(r); len(all) > 1 { // IPv6 shows the protocol of only one
 			for i := range all {
-				all[i].Protocol = netlink.RouteProtocol(f.protocol)
+				all[i].Protocol = ownProtocol
 			}
 			t.hidden[place] = append(t.hidden[place], all...)
 		}

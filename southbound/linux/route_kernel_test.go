@@ -65,27 +65,27 @@ func TestKernelIsTheTruth(t *testing.T) {
 		damage func() error
 	}{
 		{"another program removes an own route", func() error {
-			return errors.Join(netlink.RouteDel(by(routeProtocol, "10.1.7.0/24", "192.168.16.7", 0)), netlink.RouteDel(by(routeProtocol, "fd01:7::/64", "fd16::7", 0)),
-				netlink.RouteDel(by(routeProtocol, "10.1.8.0/24", "", 0)), netlink.RouteDel(by(routeProtocol, "fd01:8::/64", "", 0)))
+			return errors.Join(netlink.RouteDel(by(ownProtocol, "10.1.7.0/24", "192.168.16.7", 0)), netlink.RouteDel(by(ownProtocol, "fd01:7::/64", "fd16::7", 0)),
+				netlink.RouteDel(by(ownProtocol, "10.1.8.0/24", "", 0)), netlink.RouteDel(by(ownProtocol, "fd01:8::/64", "", 0)))
 		}},
 		{"another program changes an own route", func() error {
-			return errors.Join(netlink.RouteReplace(by(routeProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteReplace(by(routeProtocol, "fd01:7::/64", "fd16::99", 0)),
-				netlink.RouteReplace(by(routeProtocol, "10.1.8.0/24", "192.168.16.99", 0)))
+			return errors.Join(netlink.RouteReplace(by(ownProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteReplace(by(ownProtocol, "fd01:7::/64", "fd16::99", 0)),
+				netlink.RouteReplace(by(ownProtocol, "10.1.8.0/24", "192.168.16.99", 0)))
 		}},
 		{"another program adds a route with our protocol", func() error {
-			return errors.Join(netlink.RouteAdd(by(routeProtocol, "10.1.7.0/24", "192.168.16.99", 5)), netlink.RouteAdd(by(routeProtocol, "fd01:7::/64", "fd16::99", 5)),
-				netlink.RouteAdd(by(routeProtocol, "10.1.8.0/24", "192.168.16.7", 5)), netlink.RouteAdd(by(routeProtocol, "10.9.0.0/16", "192.168.16.7", 0)))
+			return errors.Join(netlink.RouteAdd(by(ownProtocol, "10.1.7.0/24", "192.168.16.99", 5)), netlink.RouteAdd(by(ownProtocol, "fd01:7::/64", "fd16::99", 5)),
+				netlink.RouteAdd(by(ownProtocol, "10.1.8.0/24", "192.168.16.7", 5)), netlink.RouteAdd(by(ownProtocol, "10.9.0.0/16", "192.168.16.7", 0)))
 		}},
 		{"ours get further next hops", func() error {
-			return errors.Join(netlink.RouteAppend(by(routeProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteAppend(by(routeProtocol, "fd01:7::/64", "fd16::99", 0)))
+			return errors.Join(netlink.RouteAppend(by(ownProtocol, "10.1.7.0/24", "192.168.16.99", 0)), netlink.RouteAppend(by(ownProtocol, "fd01:7::/64", "fd16::99", 0)))
 		}},
 		{"ours get other settings", func() error {
-			r4, r6 := by(routeProtocol, "10.1.7.0/24", "192.168.16.7", 0), by(routeProtocol, "fd01:7::/64", "fd16::7", 0)
+			r4, r6 := by(ownProtocol, "10.1.7.0/24", "192.168.16.7", 0), by(ownProtocol, "fd01:7::/64", "fd16::7", 0)
 			r4.MTU, r6.MTU = 1400, 1400
 			return errors.Join(netlink.RouteReplace(r4), netlink.RouteReplace(r6))
 		}},
 		{"ours become multipath", func() error {
-			r4 := by(routeProtocol, "10.1.7.0/24", "192.168.16.7", 0)
+			r4 := by(ownProtocol, "10.1.7.0/24", "192.168.16.7", 0)
 			r4.Gw, r4.MultiPath = nil, []*netlink.NexthopInfo{{Gw: net.ParseIP("192.168.16.7")}, {Gw: net.ParseIP("192.168.16.8")}}
 			return netlink.RouteReplace(r4)
 		}},
@@ -120,7 +120,7 @@ func TestUnchangedRoutesAreNotTouched(t *testing.T) {
 			if e.Dst.String() == mark {
 				return all
 			}
-			if e.Protocol != routeProtocol {
+			if e.Protocol != ownProtocol {
 				continue // the kernel's own, which take their time
 			}
 			all = append(all, map[uint16]string{unix.RTM_NEWROUTE: "new ", unix.RTM_DELROUTE: "del "}[e.Type]+plain(describeRoute(e.Route)))
@@ -239,7 +239,7 @@ func TestInterfacesThatLoseTheirAddress(t *testing.T) {
 	devices := func() (all []string) {
 		n.inside(func() error {
 			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-				routes, err := netlink.RouteListFiltered(family, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+				routes, err := netlink.RouteListFiltered(family, &netlink.Route{Protocol: ownProtocol}, netlink.RT_FILTER_PROTOCOL)
 				if err != nil {
 					return err
 				}
@@ -293,19 +293,16 @@ func TestClosedSubnetsDoNotLeaveByTheDefaultRoute(t *testing.T) {
 
 func TestTablesAndProtocolsAreApart(t *testing.T) {
 	n := newNode(t, routeOptions{})
-	other := n.open(routeOptions{protocol: 201})
 	v := to("10.1.7.0/24", "192.168.16.7")
 	in := func(table uint32, dst, gateway string) controller.Value {
 		return controller.Value{Key: kv.SinkRouteKey(dst, table), Message: &kv.NodeRoute{Dst: dst, Gateway: gateway, Table: table, NodeId: 7, NodeName: "seven"}}
 	}
 	n.Expect(n.commit(resync(v, in(1000, "10.1.7.0/24", "192.168.16.8"), in(1001, "10.1.7.0/24", ""), in(1000, "fd01:7::/64", "")))).To(Succeed())
-	n.Expect(commit(other, resync(v))).To(MatchError(southbound.ErrForeign))
-	n.Expect(commit(other, resync(to("10.1.8.0/24", "192.168.16.7")))).To(Succeed())
+	n.inside(func() error { return netlink.RouteAdd(by(201, "10.1.8.0/24", "192.168.16.7", 0)) })
 	n.Expect(n.routes()).To(Equal([]string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.8.0/24 via 192.168.16.7 proto 201"}))
 	n.Expect(n.routesOf(1000)).To(HaveLen(2))
 	n.Expect(n.routesOf(1001)).To(Equal([]string{"unreachable 10.1.7.0/24 proto 202 table 1001"}))
 	n.Expect(dump(n.sink)).To(Equal([]string{"10.1.7.0/24  seven", "10.1.7.0/24 192.168.16.7 10-1-7-0-24", "10.1.7.0/24 192.168.16.8 seven", "fd01:7::/64  seven"}))
-	n.Expect(dump(other)).To(Equal([]string{"10.1.8.0/24 192.168.16.7 10-1-8-0-24"}))
 	n.Expect(n.commit(update(no("10.1.7.0/24")))).To(Succeed())
 	n.Expect(n.routesOf(1000)).To(HaveLen(2), "only the key that goes")
 	n.Expect(n.commit(update(in(1000, "10.1.7.0/24", "192.168.16.9")))).To(Succeed())
@@ -317,7 +314,7 @@ func TestTablesAndProtocolsAreApart(t *testing.T) {
 
 	m := newNode(t, routeOptions{}) // another namespace
 	n.Expect(m.routes()).To(BeEmpty())
-	for _, bad := range []routeOptions{{protocol: unix.RTPROT_STATIC}, {protocol: 256}, {protocol: -1}, {namespace: "/nowhere"}, {namespace: os.DevNull}} {
+	for _, bad := range []routeOptions{{namespace: "/nowhere"}, {namespace: os.DevNull}} {
 		_, err := newRouteSink(bad)
 		n.Expect(err).To(MatchError(HavePrefix("open the kernel's routes: ")))
 	}
@@ -384,7 +381,7 @@ func TestGatewaysOnAnInterfaceThatTheKernelChooses(t *testing.T) {
 	n.Expect(n.commit(resync(v))).To(Succeed())
 	n.Expect(n.commit(resync(v, to("10.1.8.0/24", "")))).To(Succeed())
 	e := <-events
-	for e.Protocol != routeProtocol {
+	for e.Protocol != ownProtocol {
 		e = <-events
 	}
 	n.Expect(e.Dst.String()).To(Equal("10.1.8.0/24"), "the other one is not touched")

@@ -177,7 +177,7 @@ func TestPacketsOfPendingTunnelsDoNotLeaveByTheDefaultRoute(t *testing.T) {
 			stop()
 			lab.must(n.net.Do(func() error { // without any of our routes
 				for _, dst := range lab.nodes[1].subnets() {
-					if err := netlink.RouteDel(by(routeProtocol, dst, "", 0)); err != nil {
+					if err := netlink.RouteDel(by(ownProtocol, dst, "", 0)); err != nil {
 						return err
 					}
 				}

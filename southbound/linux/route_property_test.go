@@ -175,7 +175,7 @@ func (m *model) undoable(txn controller.Transaction) bool {
 func (w *world) damage(t *rapid.T) {
 	for dst, gateway := range w.model.ours {
 		if len(w.model.foreign[dst]) == 0 && rapid.Bool().Draw(t, "damaged") {
-			w.inside(func() error { return netlink.RouteDel(by(routeProtocol, dst, gateway, 0)) })
+			w.inside(func() error { return netlink.RouteDel(by(ownProtocol, dst, gateway, 0)) })
 			delete(w.model.ours, dst)
 		}
 	}

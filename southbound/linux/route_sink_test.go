@@ -92,10 +92,10 @@ func TestDump(t *testing.T) {
 	}
 	clear(have) // it is the caller's
 	g.Expect(commit(s, update(controller.Value{Key: kv.SinkPodPrefix + "pods/4f1c/eth0"}))).To(Succeed())
-	g.Expect(f.RouteDel(by(routeProtocol, "10.1.8.0/24", "", 0))).To(MatchError(unix.ESRCH))
+	g.Expect(f.RouteDel(by(ownProtocol, "10.1.8.0/24", "", 0))).To(MatchError(unix.ESRCH))
 	f.routes = slices.DeleteFunc(f.routes, func(r netlink.Route) bool { return r.Type == unix.RTN_UNREACHABLE })
 	for _, r := range []*netlink.Route{
-		by(routeProtocol, "10.1.9.0/24", "192.168.16.9", 0), by(routeProtocol, "10.1.10.0/24", "192.168.16.9", 7), by(unix.RTPROT_STATIC, "10.1.11.0/24", "192.168.16.9", 7),
+		by(ownProtocol, "10.1.9.0/24", "192.168.16.9", 0), by(ownProtocol, "10.1.10.0/24", "192.168.16.9", 7), by(unix.RTPROT_STATIC, "10.1.11.0/24", "192.168.16.9", 7),
 	} {
 		r.Table, r.Type = unix.RT_TABLE_MAIN, unix.RTN_UNICAST
 		g.Expect(f.RouteAdd(r)).To(Succeed())
@@ -216,7 +216,7 @@ func partly(was []string, s *routeSink, values []controller.Value, failed string
 			continue
 		}
 		w, _ := readRoute(v.Key, v.Message)
-		r, _ := s.routes.form.route(w, &routeTable{})
+		r, _ := kernelRoute(w, &routeTable{})
 		after[w.place.dst.String()] = plain(describeRoute(r))
 	}
 	return slices.Sorted(maps.Values(after))
@@ -248,7 +248,7 @@ func TestRaces(t *testing.T) {
 		return *r
 	}
 	ours := func(f *fake) int {
-		return slices.IndexFunc(f.routes, func(r netlink.Route) bool { return r.Protocol == routeProtocol })
+		return slices.IndexFunc(f.routes, func(r netlink.Route) bool { return r.Protocol == ownProtocol })
 	}
 	for _, x := range []struct {
 		what   string
@@ -269,7 +269,7 @@ func TestRaces(t *testing.T) {
 		{"makes what is wanted already", []controller.Value{to("10.1.7.0/24", "192.168.16.7")}, to("10.1.7.0/24", "192.168.16.8"),
 			func(f *fake) {
 				r := alien("192.168.16.8", 0)
-				r.Protocol = routeProtocol
+				r.Protocol = ownProtocol
 				f.routes = append(f.routes, r)
 			}, southbound.ErrForeign, []string{"10.1.7.0/24 via 192.168.16.7 proto 202", "10.1.7.0/24 via 192.168.16.8 proto 202"}},
 	} {
@@ -348,7 +348,7 @@ func TestCommitHonoursItsContext(t *testing.T) {
 
 func TestFormsAreRecognized(t *testing.T) {
 	g := NewWithT(t)
-	f, s := routeForm{routeProtocol}, newFake()
+	s := newFake()
 	table := &routeTable{links: map[routeLink]int{{transport: kv.Transport_VXLAN}: 8, {transport: kv.Transport_WIREGUARD}: 9, {transport: kv.Transport_VXLAN, vni: 12}: 10}}
 	for _, x := range []*kv.NodeRoute{
 		{Dst: "10.1.7.0/24", Gateway: "192.168.16.7"}, {Dst: "10.1.7.0/24"}, {Dst: "fd01::/64", Gateway: "fd16::7"}, {Dst: "fd01::/64"},
@@ -358,14 +358,14 @@ func TestFormsAreRecognized(t *testing.T) {
 	} {
 		want, err := readRoute(kv.SinkRouteKey(x.Dst, x.Table), x)
 		g.Expect(err).NotTo(HaveOccurred())
-		r, err := f.route(want, table)
+		r, err := kernelRoute(want, table)
 		g.Expect(err).NotTo(HaveOccurred())
 		k := s.kept(&r)
 		if x.Transport != kv.Transport_DIRECT {
 			k.LinkIndex = r.LinkIndex
 		}
 		k.Flags |= unix.RTNH_F_LINKDOWN
-		g.Expect(table.own(f, k)).To(BeTrue())
+		g.Expect(table.own(k)).To(BeTrue())
 		have, ok := table.way(k)
 		g.Expect(ok).To(BeTrue(), "%+v", k)
 		g.Expect(have).To(Equal(want.way))
@@ -387,7 +387,7 @@ func TestFormsAreRecognized(t *testing.T) {
 		} {
 			other := k
 			change(&other)
-			g.Expect(table.own(f, other)).To(BeFalse(), "a route of a wire, or a foreign one: %+v", other)
+			g.Expect(table.own(other)).To(BeFalse(), "a route of a wire, or a foreign one: %+v", other)
 		}
 	}
 }

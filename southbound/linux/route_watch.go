@@ -86,7 +86,7 @@ func (d *routes) moved(m syscall.NetlinkMessage) (p routePlace, ok bool) {
 	d.mu.Lock()
 	way, watched := d.watched[p]
 	d.mu.Unlock()
-	if m.Header.Type == unix.RTM_NEWROUTE && int(r.protocol) == d.form.protocol {
+	if m.Header.Type == unix.RTM_NEWROUTE && int(r.protocol) == ownProtocol {
 		unreachable := way.transport == kv.Transport_DIRECT && !way.gateway.IsValid()
 		same := r.gateway == way.gateway && r.unusual() == unreachable
 		return p, watched && !same

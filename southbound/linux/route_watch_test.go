@@ -22,7 +22,7 @@ func routeReplace(dst, gateway string) error {
 	if strings.Contains(dst, ":") {
 		metric = routeMetric
 	}
-	return netlink.RouteReplace(by(routeProtocol, dst, gateway, metric))
+	return netlink.RouteReplace(by(ownProtocol, dst, gateway, metric))
 }
 
 // Routes that another program removes are made again, also those that the kernel removes
@@ -53,9 +53,9 @@ func TestRoutesAreMadeAgain(t *testing.T) {
 		name string
 		do   func() error
 	}{
-		{"a route", func() error { return netlink.RouteDel(by(routeProtocol, "10.1.7.0/24", "192.168.16.7", 0)) }},
-		{"an unreachable route", func() error { return netlink.RouteDel(by(routeProtocol, "10.1.8.0/24", "", 0)) }},
-		{"an IPv6 route", func() error { return netlink.RouteDel(by(routeProtocol, "fd01:7::/64", "fd16::7", 0)) }},
+		{"a route", func() error { return netlink.RouteDel(by(ownProtocol, "10.1.7.0/24", "192.168.16.7", 0)) }},
+		{"an unreachable route", func() error { return netlink.RouteDel(by(ownProtocol, "10.1.8.0/24", "", 0)) }},
+		{"an IPv6 route", func() error { return netlink.RouteDel(by(ownProtocol, "fd01:7::/64", "fd16::7", 0)) }},
 		{"a link that goes down and up", eth0(func(l netlink.Link) error {
 			if err := netlink.LinkSetDown(l); err != nil {
 				return err
