@@ -19,8 +19,6 @@ import (
 
 func (opt Options) withDefaults() Options {
 	opt.Socket = cmp.Or(opt.Socket, DefaultSocket)
-	opt.PodLink = cmp.Or(opt.PodLink, AfPacket)
-	opt.MemifDir = cmp.Or(opt.MemifDir, "/run/vpp/memif")
 	if opt.Open == nil {
 		socket := opt.Socket
 		opt.Open = func(ctx context.Context) (Transport, error) { return openSocket(ctx, socket) }

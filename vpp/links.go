@@ -111,7 +111,6 @@ const (
 	loopDevice   = "Loopback"
 	packetDevice = "af-packet"
 	vxlanDevice  = "VXLAN"
-	memifDevice  = "memif"
 )
 
 func (x *change) createKind(l *link) (index uint32, name, device string, err error) {
@@ -136,7 +135,7 @@ func (x *change) createKind(l *link) (index uint32, name, device string, err err
 		}
 		return index, l.name(), vxlanDevice, err
 	}
-	return x.createMemif(l)
+	return 0, "", "", fmt.Errorf("make %s: its kind %d is unknown", l.tag, l.kind)
 }
 
 // ends returns the wanted ends of a VXLAN tunnel.
@@ -173,8 +172,6 @@ func (x *change) removeLink(a *actual) error {
 	switch a.device {
 	case loopDevice:
 		err = x.do("remove loopback "+a.name, &interfaces.DeleteLoopback{SwIfIndex: index}, api.INVALID_SW_IF_INDEX)
-	case memifDevice:
-		err = x.removeMemif(a)
 	case vxlanDevice:
 		err = x.removeTunnel(a)
 	case packetDevice:

@@ -48,26 +48,8 @@ func (x *change) dress(l *link, a *actual) error {
 	})
 	if err == nil {
 		a.up = true
-		err = x.setReceiveMode(l, a)
 	}
 	return err
-}
-
-// setReceiveMode sets how VPP takes packets of an interface, when that is set up.
-func (x *change) setReceiveMode(l *link, a *actual) error {
-	modes := map[string]interface_types.RxMode{
-		"polling":   interface_types.RX_MODE_API_POLLING,
-		"interrupt": interface_types.RX_MODE_API_INTERRUPT,
-		"adaptive":  interface_types.RX_MODE_API_ADAPTIVE,
-	}
-	mode, wanted := modes[x.client.opt.RxMode]
-	if !wanted || l.kind != packetLink && l.kind != memifLink {
-		return nil
-	}
-	return x.do("set the receive mode", &interfaces.SwInterfaceSetRxMode{
-		SwIfIndex: interface_types.InterfaceIndex(a.index),
-		Mode:      mode,
-	})
 }
 
 // bind puts an interface into its table. VPP refuses that while it has addresses.

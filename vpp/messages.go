@@ -18,8 +18,8 @@ import (
 	"go.fd.io/govpp/binapi/vxlan"
 )
 
-// needed returns the messages without which no value can be made. Those of the plugins nat and
-// memif are missing in a VPP that does not load these.
+// needed returns the messages without which no value can be made. Those of the
+// plugin nat are missing in a VPP that does not load it.
 func needed() []api.Message {
 	return []api.Message{
 		&interfaces.SwInterfaceDump{},

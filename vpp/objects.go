@@ -36,7 +36,6 @@ const (
 	packetLink linkKind = iota // a kernel's link, by packet sockets
 	loopLink
 	vxlanLink
-	memifLink
 )
 
 // link is a wanted interface.
@@ -48,7 +47,6 @@ type link struct {
 
 	hostName string // packetLink: the kernel's link
 	hostID   int    // and its index there
-	path     string // memifLink: of the socket
 
 	src, dst netip.Addr // vxlanLink
 	vni      uint32

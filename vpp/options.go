@@ -15,18 +15,6 @@ import (
 // DefaultSocket is the path of VPP's API socket unless Options has another one.
 const DefaultSocket = "/run/vpp/api.sock"
 
-// PodLink is the kind of the link between VPP and a pod.
-type PodLink string
-
-const (
-	// AfPacket is a veth pair, one end of which VPP reads with packet sockets. It needs no
-	// device of the kernel and is the default.
-	AfPacket PodLink = "af_packet"
-	// Memif is shared memory. The pod gets no interface in its network namespace, but the
-	// socket of one, and is itself a program that speaks memif.
-	Memif PodLink = "memif"
-)
-
 // Transport is a way to VPP's binary API.
 type Transport interface {
 	adapter.VppAPI
@@ -44,13 +32,7 @@ type Options struct {
 	// run; "": that of the process.
 	Namespace string
 	// Main is the interface of the underlay.
-	Main MainInterface
-	// PodLink is the kind of the pods' links; "": AfPacket.
-	PodLink PodLink
-	// MemifDir is the folder of the sockets of memif; "": /run/vpp/memif.
-	MemifDir string
-	// RxMode is "polling", "interrupt" or "adaptive"; "": VPP decides.
-	RxMode string
+	Main   MainInterface
 	Log    *slog.Logger                         // nil: no log
 	Now    func() time.Time                     // nil: time.Now
 	After  func(time.Duration) <-chan time.Time // nil: time.After

@@ -404,9 +404,6 @@ func (r *planner) podPlan(key string, m *kv.PodNetwork, hostID int) (*plan, erro
 		lender:     gatewayTag(wire.GetPool(), wire.GetTable()),
 		neighbours: map[netip.Addr]mac{},
 	}
-	if r.opt.PodLink == Memif {
-		l.kind, l.path = memifLink, r.opt.MemifDir+"/"+wire.GetHostIfName()+".sock"
-	}
 	p := &plan{key: key, links: []*link{l}}
 	for _, a := range addresses {
 		l.neighbours[a.Addr()] = pods

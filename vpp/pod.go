@@ -69,7 +69,7 @@ func (p *pods) Delete(ctx context.Context, key string, value proto.Message) erro
 }
 
 func (p *pods) detach(ctx context.Context, key string, value proto.Message) error {
-	if key == p.restKey() || p.opt.PodLink == Memif {
+	if key == p.restKey() {
 		return nil
 	}
 	return p.wires.Delete(ctx, key, value)
@@ -77,10 +77,8 @@ func (p *pods) detach(ctx context.Context, key string, value proto.Message) erro
 
 // Inspect compares a pod with the kernel and with VPP.
 func (p *pods) Inspect(ctx context.Context, key string, value proto.Message) error {
-	if p.opt.PodLink == AfPacket {
-		if err := p.wires.Inspect(ctx, key, value); err != nil {
-			return err
-		}
+	if err := p.wires.Inspect(ctx, key, value); err != nil {
+		return err
 	}
 	return p.kind.Inspect(ctx, key, value)
 }
@@ -88,7 +86,7 @@ func (p *pods) Inspect(ctx context.Context, key string, value proto.Message) err
 // Retrieve returns the pods that are complete in the kernel and in VPP.
 func (p *pods) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
 	inVPP, err := p.kind.Retrieve(ctx, wanted)
-	if err != nil || p.opt.PodLink == Memif {
+	if err != nil {
 		return inVPP, err
 	}
 	inKernel, err := p.wires.Retrieve(ctx, wanted)
@@ -171,7 +169,7 @@ func (s *shared) pod() *kind {
 // makeWire makes the kernel's links of a pod.
 func (s *shared) makeWire(ctx context.Context, key string, was, value proto.Message) error {
 	m, err := message[*kv.PodNetwork](value)
-	if err != nil || m.GetWire() == nil || s.opt.PodLink == Memif {
+	if err != nil || m.GetWire() == nil {
 		return err
 	}
 	if was == nil {
@@ -188,7 +186,7 @@ func (s *shared) makeWire(ctx context.Context, key string, was, value proto.Mess
 // offloadsOff reports whether the pod's kernel computes its checksums.
 func (s *shared) offloadsOff(value proto.Message) (off bool, err error) {
 	m, _ := value.(*kv.PodNetwork)
-	if m.GetWire() == nil || s.opt.PodLink == Memif {
+	if m.GetWire() == nil {
 		return true, nil
 	}
 	unread := inPod(m, func() (err error) { off, err = offloadsDisabled(m.GetIfName()); return err })

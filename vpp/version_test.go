@@ -41,12 +41,11 @@ func TestAMissingPluginFailsItsValuesAlone(t *testing.T) {
 	opened := 0
 	open := l.opt.Open
 	l.opt.Open = func(ctx context.Context) (vpp.Transport, error) { opened++; return open(ctx) }
-	l.opt.PodLink, l.opt.MemifDir = vpp.Memif, "/run/vpp/memif"
 	l.start()
-	l.model.Lacks("memif_create_v2", "memif_socket_filename_add_del_v2")
+	l.model.Lacks("nat44_ed_plugin_enable_disable", "nat44_ed_add_del_output_interface")
 	err := l.resync(l.values())
-	l.Expect(err).To(MatchError(ContainSubstring("memif_socket_filename_add_del_v2")))
-	l.Expect(l.Dump()).To(ContainSubstring("nat output host-eth1"))
+	l.Expect(err).To(MatchError(ContainSubstring("nat44_ed_")))
+	l.Expect(l.Dump()).To(ContainSubstring("cadastre:pod/cad00000000000a"))
 	l.Expect(opened).To(Equal(1))
 }
 

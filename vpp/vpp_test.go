@@ -83,9 +83,6 @@ func TestAllValuesAreMadeAndRemoved(t *testing.T) {
 // Contiv-VPP has its pods in VRF 1 by default, and the node in VRF 0.
 func TestThePodsHaveATableOfTheirOwn(t *testing.T) {
 	l := newLab(t)
-	l.must(l.scheduler.Close())
-	l.opt.RxMode = "interrupt"
-	l.start()
 	before := l.objects()
 	w := l.values()
 	w["network/default"].(*kv.Network).Table = 1
@@ -358,21 +355,6 @@ func TestAnotherLinkOfTheKernelIsReadAnew(t *testing.T) {
 	l.inspect(w)
 	l.Expect(index()).NotTo(Equal(before))
 	l.Expect(l.Dump()).To(ContainSubstring(fmt.Sprintf(`tag="cadastre:pod/cad00000000000a@%d"`, index())))
-}
-
-func TestPodsOfSharedMemory(t *testing.T) {
-	l := newLab(t)
-	l.must(l.scheduler.Close())
-	l.opt.PodLink, l.opt.MemifDir = vpp.Memif, t.TempDir()
-	l.start()
-	before := l.objects()
-	w := l.values()
-	l.must(l.resync(w))
-	l.inspect(w)
-	l.Expect(l.Dump()).To(MatchRegexp(`interface memif\d+/0 tag="cadastre:pod/cad00000000000a" mac=0a5800000100 up=true`))
-	l.restart()
-	l.must(l.resync(wanted{}))
-	l.Expect(l.objects()).To(Equal(before))
 }
 
 func TestAPodThatFailsLeavesNothing(t *testing.T) {

@@ -34,7 +34,7 @@ type planeKey struct {
 // Later ones precede earlier ones of the same meaning.
 func planeKeys() []planeKey {
 	transport := func(key string, take func(r *reading, c *Cadastre)) planeKey {
-		return planeKey{key, []string{"cadastre.transport", "cadastre.routes"}, take, func(c *Cadastre) string {
+		return planeKey{key, []string{"cadastre.transport"}, take, func(c *Cadastre) string {
 			return "is read as cadastre.transport: " + string(c.Transport)
 		}}
 	}

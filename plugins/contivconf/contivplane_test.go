@@ -98,7 +98,7 @@ cadastre: {dataplane: linux, mtu: 1400, masquerade: false, transport: wireguard}
 	g.Expect(cfg.Notes).To(ContainElement(contivconf.Note{
 		Keys: []string{"nodeToNodeTransport"}, Text: "cadastre.transport precedes it"}))
 
-	cfg = mustParse(t, "{nodeToNodeTransport: vxlan, cadastre: {dataplane: linux, routes: hostgw}}")
+	cfg = mustParse(t, "{nodeToNodeTransport: vxlan, cadastre: {dataplane: linux, transport: hostgw}}")
 	g.Expect(cfg.Cadastre.Transport).To(Equal(contivconf.TransportHostGW))
 }
 

@@ -44,11 +44,6 @@ const (
 // IsTunnel reports whether packets between nodes are wrapped.
 func (t Transport) IsTunnel() bool { return t == TransportVXLAN || t == TransportWireGuard }
 
-// isRoutes reports whether t is a value of the key's former name, routes.
-func (t Transport) isRoutes() bool {
-	return t == TransportNone || t == TransportNodeIP || t == TransportHostGW
-}
-
 // Underlay selects this node's address in the network that connects the nodes. The zero
 // Underlay leaves the choice to the agent: the Node's InternalIP, or the address on the
 // link of the default route.
@@ -85,25 +80,6 @@ func (r *reading) underlay() Underlay {
 		}
 	}
 	return u
-}
-
-// aliases takes the values of keys that have a second name. A contradiction between the
-// two is a problem.
-func (r *reading) aliases(c *Cadastre) {
-	const transport, routes = "cadastre.transport", "cadastre.routes"
-	raw := &r.raw.Cadastre
-	switch {
-	case !r.Given[routes]:
-	case raw.Routes.IsTunnel():
-		r.Add(RuleEnum, routes, string(raw.Routes), "is not allowed here: write \"transport: %s\" instead", raw.Routes)
-	case !raw.Routes.isRoutes():
-		oneOf(&r.Collector, routes, raw.Routes, TransportNone, TransportNodeIP, TransportHostGW)
-	case !r.Given[transport]:
-		c.Transport = raw.Routes
-	case raw.Transport != raw.Routes:
-		r.Add(RuleAlias, routes, string(raw.Routes),
-			"contradicts transport, %q, which has the same meaning: remove routes", raw.Transport)
-	}
 }
 
 // validateDataplane checks the keys of the dataplane one by one and together.

@@ -43,24 +43,6 @@ func TestDataplaneValues(t *testing.T) {
 	}))
 }
 
-// The key routes keeps its values and their meaning.
-func TestRoutesIsTransport(t *testing.T) {
-	for conf, want := range map[string]contivconf.Transport{
-		"":                                    contivconf.TransportNone,
-		"routes: none":                        contivconf.TransportNone,
-		"routes: hostgw":                      contivconf.TransportHostGW,
-		"routes: nodeip":                      contivconf.TransportNodeIP,
-		"transport: hostgw":                   contivconf.TransportHostGW,
-		"routes: nodeip, transport: nodeip":   contivconf.TransportNodeIP,
-		"dataplane: linux, transport: vxlan":  contivconf.TransportVXLAN,
-		"dataplane: linux, routes: nodeip":    contivconf.TransportNodeIP,
-		"dataplane: linux, transport: nodeip": contivconf.TransportNodeIP,
-	} {
-		c := mustParse(t, "cadastre: {"+conf+"}").Cadastre
-		NewWithT(t).Expect(c.Transport).To(Equal(want), conf)
-	}
-}
-
 // TestTheMasqueradeOfUplinksIsAskedFor: the default is not for pods whose addresses the cloud knows.
 func TestTheMasqueradeOfUplinksIsAskedFor(t *testing.T) {
 	g := NewWithT(t)

@@ -122,7 +122,6 @@ func (r *reading) config() *Config {
 		NodeConfigs: r.raw.NodeConfig,
 	}
 	c := &cfg.Cadastre
-	r.aliases(c)
 	r.contivPlane(c)
 	c.MasqueradeUplinks = c.Masquerade && r.Given["cadastre.masquerade"]
 	if ipam.UseExternalIPAM && !r.Given["cadastre.podBlocks"] {

@@ -49,7 +49,6 @@ type rawCadastre struct {
 	NodeIDs        NodeIDs       `json:"nodeIDs"`
 	Dataplane      Dataplane     `json:"dataplane"`
 	Transport      Transport     `json:"transport"`
-	Routes         Transport     `json:"routes"`
 	Underlay       rawUnderlay   `json:"underlay"`
 	MTU            int           `json:"mtu"`
 	Masquerade     bool          `json:"masquerade"`
@@ -69,10 +68,8 @@ type rawCadastre struct {
 }
 
 type rawVPP struct {
-	Socket    string  `json:"socket"`
-	Interface string  `json:"interface"`
-	PodLink   VPPLink `json:"podLink"`
-	MemifDir  string  `json:"memifDir"`
+	Socket    string `json:"socket"`
+	Interface string `json:"interface"`
 }
 
 type rawUnderlay struct {
@@ -145,11 +142,7 @@ func defaultRaw() rawConfig {
 			Masquerade: true,
 			VNI:        defaultVNI,
 			CNI:        CNI{Network: "cadastre", BinDir: "/opt/cni/bin"},
-			VPP: rawVPP{
-				Socket:   defaultVPPSocket,
-				PodLink:  VPPLinkAFPacket,
-				MemifDir: defaultVPPMemifDir,
-			},
+			VPP:        rawVPP{Socket: defaultVPPSocket},
 			Log:        Log{Level: LogInfo, Format: LogText},
 			Traces:     defaultTraces(),
 			Metrics:    Metrics{Listen: "127.0.0.1:10262"},

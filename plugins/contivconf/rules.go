@@ -35,7 +35,6 @@ const (
 	RuleDataplane    Rule = "dataplane"     // a key that only another dataplane or transport uses
 	RuleUnderlay     Rule = "underlay"      // an interface or networks that name no underlay
 	RuleCNI          Rule = "cni"           // a CNI list that could not be written as described
-	RuleAlias        Rule = "alias"         // two keys of one meaning that differ
 )
 
 // tolerable reports whether an agent that has leases already starts with a

@@ -38,15 +38,14 @@ func (c *Config) validateVPP(p *yamldoc.Collector) {
 func (v VPP) validate(p *yamldoc.Collector) {
 	const section = "cadastre.vpp."
 	checkVPPLink(p, section+"interface", v.Interface)
-	oneOf(p, section+"podLink", v.PodLink, VPPLinkAFPacket, VPPLinkMemif)
-	oneOf(p, "interfaceRxMode", v.RxMode, VPPRxDefault, VPPRxPolling, VPPRxInterrupt, VPPRxAdaptive)
-	for _, f := range []struct{ key, value, such string }{
-		{"socket", v.Socket, defaultVPPSocket},
-		{"memifDir", v.MemifDir, defaultVPPMemifDir},
-	} {
-		if !filepath.IsAbs(f.value) {
-			p.Add(RuleDataplane, section+f.key, f.value, "is not an absolute path: write one such as %s", f.such)
-		}
+	if !filepath.IsAbs(v.Socket) {
+		p.Add(
+			RuleDataplane,
+			section+"socket",
+			v.Socket,
+			"is not an absolute path: write one such as %s",
+			defaultVPPSocket,
+		)
 	}
 }
 

@@ -8,36 +8,13 @@ import (
 	"net/netip"
 )
 
-// VPP holds what dataplane vpp uses beside the keys that it shares with linux. RxMode is
-// Contiv-VPP's interfaceRxMode; the others are keys of cadastre.vpp.
+// VPP holds the keys of cadastre.vpp: what dataplane vpp uses beside the keys that it shares
+// with linux.
 type VPP struct {
 	Socket string // of VPP's API
 	// Interface is the link that VPP takes on nodes whose entry under nodeConfig has none.
 	Interface string
-	PodLink   VPPLink   // of pods
-	MemifDir  string    // folder of the sockets of memif interfaces
-	RxMode    VPPRxMode // of the interfaces that the agent makes
 }
-
-// VPPLink selects the kind of the links between VPP and pods.
-type VPPLink string
-
-// The kinds of links.
-const (
-	VPPLinkAFPacket VPPLink = "af_packet" // a veth pair, which outlives VPP
-	VPPLinkMemif    VPPLink = "memif"     // shared memory: only programs with libmemif have it
-)
-
-// VPPRxMode selects how VPP receives the packets of an interface.
-type VPPRxMode string
-
-// The modes.
-const (
-	VPPRxDefault   VPPRxMode = "default" // VPP decides
-	VPPRxPolling   VPPRxMode = "polling"
-	VPPRxInterrupt VPPRxMode = "interrupt"
-	VPPRxAdaptive  VPPRxMode = "adaptive"
-)
 
 // VPPNode holds what dataplane vpp uses of a node's entry under nodeConfig, beside the
 // address of its main interface.
@@ -70,26 +47,10 @@ func (c *Config) VPPNode(node string) VPPNode {
 	return v
 }
 
-// Defaults of the keys of VPP.
-const (
-	defaultVPPSocket   = "/run/vpp/api.sock"
-	defaultVPPMemifDir = "/run/vpp/memif"
-)
+const defaultVPPSocket = "/run/vpp/api.sock"
 
 // vpp returns the values of cadastre.vpp.
-func (r *reading) vpp() VPP {
-	raw := r.raw.Cadastre.VPP
-	return VPP{
-		Socket:    raw.Socket,
-		Interface: raw.Interface,
-		PodLink:   raw.PodLink,
-		MemifDir:  raw.MemifDir,
-		RxMode:    VPPRxDefault,
-	}
-}
+func (r *reading) vpp() VPP { return VPP(r.raw.Cadastre.VPP) }
 
 // isGiven reports whether a key of cadastre.vpp is not its default.
-func (v VPP) isGiven() bool {
-	return v.Socket != defaultVPPSocket || v.Interface != "" || v.PodLink != VPPLinkAFPacket ||
-		v.MemifDir != defaultVPPMemifDir
-}
+func (v VPP) isGiven() bool { return v.Socket != defaultVPPSocket || v.Interface != "" }

@@ -22,38 +22,36 @@ func TestKeysWithDataplaneVPP(t *testing.T) {
 		mtu       int
 		nat       bool
 		table     uint32
-		mode      contivconf.VPPRxMode
 		note      string
 		unused    bool
 	}{
-		{conf: "", transport: "vxlan", nat: true, mode: "default"},
-		{conf: "nodeToNodeTransport: vxlan", transport: "vxlan", nat: true, mode: "default", note: "is read as cadastre.transport: vxlan"},
-		{conf: "nodeToNodeTransport: nooverlay", transport: "hostgw", nat: true, mode: "default", note: "is read as cadastre.transport: hostgw"},
-		{conf: "nodeToNodeTransport: srv6", transport: "vxlan", nat: true, mode: "default", note: "is read as cadastre.transport: vxlan"},
-		{conf: "useL2Interconnect: true", transport: "hostgw", nat: true, mode: "default", note: "is read as cadastre.transport: hostgw"},
-		{conf: "useL2Interconnect: false", transport: "vxlan", nat: true, mode: "default", note: "is read as cadastre.transport: vxlan"},
-		{conf: "useNoOverlay: true", transport: "hostgw", nat: true, mode: "default", note: "is read as cadastre.transport: hostgw"},
-		{conf: "mtuSize: 1400", transport: "vxlan", mtu: 1400, nat: true, mode: "default", note: "is read as cadastre.mtu: 1400"},
-		{conf: "natExternalTraffic: false", transport: "vxlan", mode: "default", note: "is read as cadastre.masquerade: false"},
-		{conf: "podVRFID: 1", transport: "vxlan", nat: true, mode: "default", note: "the routes to pods are in VRF 0 of VPP"},
-		{conf: "podVRFID: 254", transport: "vxlan", nat: true, table: 254, mode: "default", note: "the routes to pods are in VRF 254 of VPP"},
-		{conf: "mainVRFID: 3", transport: "vxlan", nat: true, mode: "default", note: "the node itself is in VRF 0 of VPP"},
-		{conf: "interfaceRxMode: interrupt", transport: "vxlan", nat: true, mode: "interrupt", note: "VPP receives packets"},
-		{conf: "interfaceRxMode: ''", transport: "vxlan", nat: true, mode: "default", note: "VPP receives packets"},
-		{conf: "useTAPInterfaces: true", transport: "vxlan", nat: true, mode: "default", note: "a TAP does not", unused: true},
-		{conf: "routeServicesToVPP: true", transport: "vxlan", nat: true, mode: "default", note: "is read as routeServiceCIDRToVPP", unused: true},
-		{conf: "routeServiceCIDRToVPP: true", transport: "vxlan", nat: true, mode: "default", note: "VPP has no services", unused: true},
-		{conf: "scanIPNeighbors: true", transport: "vxlan", nat: true, mode: "default", note: "VPP asks for all others again", unused: true},
-		{conf: "enablePacketTrace: true", transport: "vxlan", nat: true, mode: "default", note: "vppctl trace add", unused: true},
-		{conf: "healthCheckThreshold: 3", transport: "vxlan", nat: true, mode: "default", note: "probes ask cadastre status", unused: true},
+		{conf: "", transport: "vxlan", nat: true},
+		{conf: "nodeToNodeTransport: vxlan", transport: "vxlan", nat: true, note: "is read as cadastre.transport: vxlan"},
+		{conf: "nodeToNodeTransport: nooverlay", transport: "hostgw", nat: true, note: "is read as cadastre.transport: hostgw"},
+		{conf: "nodeToNodeTransport: srv6", transport: "vxlan", nat: true, note: "is read as cadastre.transport: vxlan"},
+		{conf: "useL2Interconnect: true", transport: "hostgw", nat: true, note: "is read as cadastre.transport: hostgw"},
+		{conf: "useL2Interconnect: false", transport: "vxlan", nat: true, note: "is read as cadastre.transport: vxlan"},
+		{conf: "useNoOverlay: true", transport: "hostgw", nat: true, note: "is read as cadastre.transport: hostgw"},
+		{conf: "mtuSize: 1400", transport: "vxlan", mtu: 1400, nat: true, note: "is read as cadastre.mtu: 1400"},
+		{conf: "natExternalTraffic: false", transport: "vxlan", note: "is read as cadastre.masquerade: false"},
+		{conf: "podVRFID: 1", transport: "vxlan", nat: true, note: "the routes to pods are in VRF 0 of VPP"},
+		{conf: "podVRFID: 254", transport: "vxlan", nat: true, table: 254, note: "the routes to pods are in VRF 254 of VPP"},
+		{conf: "mainVRFID: 3", transport: "vxlan", nat: true, note: "the node itself is in VRF 0 of VPP"},
+		{conf: "interfaceRxMode: interrupt", transport: "vxlan", nat: true, note: "VPP decides", unused: true},
+		{conf: "useTAPInterfaces: true", transport: "vxlan", nat: true, note: "a TAP does not", unused: true},
+		{conf: "routeServicesToVPP: true", transport: "vxlan", nat: true, note: "is read as routeServiceCIDRToVPP", unused: true},
+		{conf: "routeServiceCIDRToVPP: true", transport: "vxlan", nat: true, note: "VPP has no services", unused: true},
+		{conf: "scanIPNeighbors: true", transport: "vxlan", nat: true, note: "VPP asks for all others again", unused: true},
+		{conf: "enablePacketTrace: true", transport: "vxlan", nat: true, note: "vppctl trace add", unused: true},
+		{conf: "healthCheckThreshold: 3", transport: "vxlan", nat: true, note: "probes ask cadastre status", unused: true},
 	} {
 		t.Run(c.conf, func(t *testing.T) {
 			g := NewWithT(t)
 			cfg, unused, err := contivconf.Parse([]byte(c.conf + "\ncadastre: {dataplane: vpp}"))
 			g.Expect(err).NotTo(HaveOccurred())
 			got := cfg.Cadastre
-			g.Expect([]any{got.Transport, got.MTU, got.Masquerade, got.PodTable, got.VPP.RxMode}).
-				To(Equal([]any{c.transport, c.mtu, c.nat, c.table, c.mode}))
+			g.Expect([]any{got.Transport, got.MTU, got.Masquerade, got.PodTable}).
+				To(Equal([]any{c.transport, c.mtu, c.nat, c.table}))
 			g.Expect(len(unused) > 0).To(Equal(c.unused), "%v", unused)
 			if c.note == "" {
 				g.Expect(cfg.Notes).To(BeEmpty())
@@ -67,7 +65,7 @@ func TestKeysWithDataplaneVPP(t *testing.T) {
 		})
 	}
 	g := NewWithT(t)
-	for _, own := range []string{"transport: none", "transport: hostgw", "routes: none"} {
+	for _, own := range []string{"transport: none", "transport: hostgw"} {
 		_, want, _ := strings.Cut(own, ": ")
 		g.Expect(mustParse(t, "cadastre: {dataplane: vpp, "+own+"}").Cadastre.Transport).To(BeEquivalentTo(want))
 	}
@@ -82,7 +80,7 @@ nodeConfig:
 - {nodeName: a, mainVPPInterface: {interfaceName: eth1, ip: 192.168.17.5/24, useDHCP: true}, gateway: 192.168.17.1}
 - {nodeName: b, vppInterfaceName: eth2}
 - {nodeName: c, otherVPPInterfaces: [{interfaceName: eth9, ip: 10.3.0.1/24}]}
-cadastre: {dataplane: vpp, vpp: {socket: /tmp/api.sock, interface: ens5, podLink: memif, memifDir: /tmp/memif}}`))
+cadastre: {dataplane: vpp, vpp: {socket: /tmp/api.sock, interface: ens5}}`))
 	g.Expect(err).NotTo(HaveOccurred())
 	for node, want := range map[string]contivconf.VPPNode{
 		"a": {Main: "eth1", Gateways: []netip.Addr{netip.MustParseAddr("192.168.17.1")}},
@@ -92,9 +90,7 @@ cadastre: {dataplane: vpp, vpp: {socket: /tmp/api.sock, interface: ens5, podLink
 	} {
 		g.Expect(cfg.VPPNode(node)).To(Equal(want), node)
 	}
-	g.Expect(cfg.Cadastre.VPP).To(Equal(contivconf.VPP{
-		Socket: "/tmp/api.sock", Interface: "ens5", PodLink: "memif", MemifDir: "/tmp/memif", RxMode: "default",
-	}))
+	g.Expect(cfg.Cadastre.VPP).To(Equal(contivconf.VPP{Socket: "/tmp/api.sock", Interface: "ens5"}))
 	g.Expect(unused).To(Equal([]string{
 		"nodeConfig[].mainVPPInterface.useDHCP", "nodeConfig[].otherVPPInterfaces[].interfaceName", "nodeConfig[].otherVPPInterfaces[].ip",
 	}))
@@ -120,11 +116,8 @@ func TestBadKeysWithDataplaneVPP(t *testing.T) {
 		{"", "transport: none, underlay: {interface: eth0}", `cadastre.underlay: would not be used, as dataplane is vpp`},
 		{"", "allowForward: true", `cadastre.allowForward: "true" would not be used, as dataplane is vpp`},
 		{"", "transport: hostgw, vni: 7", `cadastre.vni: "7" would not be used, as transport is hostgw`},
-		{"", "vpp: {podLink: tap}", `cadastre.vpp.podLink: "tap" is not allowed: write af_packet or memif`},
 		{"", "vpp: {socket: api.sock}", `cadastre.vpp.socket: "api.sock" is not an absolute path: write one such as /run/vpp/api.sock`},
-		{"", "vpp: {memifDir: ''}", `cadastre.vpp.memifDir: is not an absolute path: write one such as /run/vpp/memif`},
 		{"", "vpp: {interface: GigabitEthernet0/4/0}", `cadastre.vpp.interface: "GigabitEthernet0/4/0" is not the name of a link`},
-		{"interfaceRxMode: fast", "", `interfaceRxMode: "fast" is not allowed: write default, polling, interrupt or adaptive`},
 		{"podVRFID: 201326592", "", `podVRFID: "201326592" is out of range`},
 		{"mtuSize: 100", "", `cadastre.mtu: "100" is out of range: write a number from 576 to 65535 (the file has it as mtuSize)`},
 		{"ipamConfig: {nodeInterconnectDHCP: true}", "", `ipamConfig.nodeInterconnectDHCP: "true" is not possible with dataplane vpp`},
@@ -141,7 +134,7 @@ func TestBadKeysWithDataplaneVPP(t *testing.T) {
 		_, _, err := contivconf.Parse([]byte(c.conf + "\ncadastre: {" + keys + "}"))
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)), c.conf+c.keys)
 	}
-	for _, keys := range []string{"vpp: {interface: eth1}", "dataplane: linux, vpp: {podLink: memif}", "dataplane: linux, vpp: {socket: /tmp/s}"} {
+	for _, keys := range []string{"vpp: {interface: eth1}", "dataplane: linux, vpp: {socket: /tmp/s}"} {
 		_, _, err := contivconf.Parse([]byte("cadastre: {" + keys + "}"))
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(`cadastre.vpp: would not be used, as dataplane is `)), keys)
 	}

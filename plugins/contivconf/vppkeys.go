@@ -3,31 +3,17 @@
 
 package contivconf
 
-import (
-	"cmp"
-	"strings"
-)
+import "strings"
 
-// vppKey is a key of Contiv-VPP that dataplane vpp uses, and linux does not.
-type vppKey struct {
-	key  string // a section stands for all keys below it
-	take func(r *reading, v *VPP)
-	text string // what the key is read as
-}
-
-// vppKeys returns these keys.
-func vppKeys() []vppKey {
-	none := func(*reading, *VPP) {}
-	return []vppKey{
-		{"interfaceRxMode", func(r *reading, v *VPP) {
-			v.RxMode = cmp.Or(VPPRxMode(r.raw.InterfaceRxMode), VPPRxDefault)
-		}, "VPP receives packets of the interfaces that the agent makes in this mode"},
+// vppKeys returns the keys of Contiv-VPP that dataplane vpp uses, and linux does not: what
+// each is read as.
+func vppKeys() []Note {
+	return []Note{
 		{
-			"nodeConfig[].mainVPPInterface.interfaceName",
-			none,
+			[]string{"nodeConfig[].mainVPPInterface.interfaceName"},
 			"VPP takes this link of the node to reach the other nodes",
 		},
-		{"nodeConfig[].gateway", none, "VPP's default route leads there"},
+		{[]string{"nodeConfig[].gateway"}, "VPP's default route leads there"},
 	}
 }
 
@@ -43,6 +29,7 @@ func vppNotes() []Note {
 			[]string{"vmxnet3RxRingSize", "vmxnet3TxRingSize"},
 			"the configuration that VPP starts with (startup.conf) sets up its network cards",
 		},
+		{[]string{"interfaceRxMode"}, "VPP decides how it receives the packets of links"},
 		{
 			[]string{"tcpChecksumOffloadDisabled", "enableGSO"},
 			"pods' links have no offloads, as VPP would have to undo them; the other links keep theirs",
@@ -84,32 +71,17 @@ func vppNotes() []Note {
 
 // vppPlane takes the keys that dataplane vpp uses alone, and its default transport.
 func (r *reading) vppPlane(c *Cadastre) {
-	if !r.Given["cadastre.transport"] && !r.Given["cadastre.routes"] {
+	if !r.Given["cadastre.transport"] {
 		c.Transport = TransportVXLAN
 	}
-	for _, k := range vppKeys() {
-		if r.Given[k.key] {
-			k.take(r, &c.VPP)
-		}
-	}
 	for path := range r.Unused {
-		if text := vppText(path); text != "" {
+		if text := noteOf(vppKeys(), path); text != "" {
 			delete(r.Unused, path)
 			r.explain(path, text)
 		} else if text := noteOf(vppNotes(), path); text != "" {
 			r.explain(path, text)
 		}
 	}
-}
-
-// vppText returns what dataplane vpp reads the key at path as, "" if it does not use it.
-func vppText(path string) string {
-	for _, k := range vppKeys() {
-		if isBelow(path, k.key) {
-			return k.text
-		}
-	}
-	return ""
 }
 
 // isBelow reports whether path is that of a key, or of one in the section of that name.

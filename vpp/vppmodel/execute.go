@@ -11,7 +11,6 @@ import (
 	interfaces "go.fd.io/govpp/binapi/interface"
 	"go.fd.io/govpp/binapi/interface_types"
 	"go.fd.io/govpp/binapi/memclnt"
-	"go.fd.io/govpp/binapi/memif"
 	"go.fd.io/govpp/binapi/vpe"
 	"go.fd.io/govpp/binapi/vxlan"
 )
@@ -94,53 +93,7 @@ func (w *world) executeLink(m api.Message) []api.Message {
 		}
 		return some(all)
 	}
-	if r := w.executeMemif(m); r != nil {
-		return r
-	}
 	return w.changeLink(m)
-}
-
-// executeMemif executes requests about interfaces of shared memory.
-func (w *world) executeMemif(m api.Message) []api.Message {
-	switch m := m.(type) {
-	case *memif.MemifSocketFilenameAddDelV2:
-		if !m.IsAdd {
-			return one(&memif.MemifSocketFilenameAddDelV2Reply{Retval: retval(w.removeSocket(m.SocketID))})
-		}
-		id := uint32(1)
-		for w.sockets[id] != "" { // VPP does not mind a second socket of the same name
-			id++
-		}
-		w.sockets[id] = m.SocketFilename
-		return one(&memif.MemifSocketFilenameAddDelV2Reply{SocketID: id})
-	case *memif.MemifCreateV2:
-		name := fmt.Sprintf("memif%d/%d", m.SocketID, m.ID)
-		if w.sockets[m.SocketID] == "" || w.named(name) != nil {
-			return one(&memif.MemifCreateV2Reply{Retval: retval(api.INVALID_ARGUMENT)})
-		}
-		i := w.add(&iface{name: name, device: memifDevice, mac: m.HwAddr, mtu: mtus(9000)})
-		return one(&memif.MemifCreateV2Reply{SwIfIndex: interface_types.InterfaceIndex(i.index)})
-	case *memif.MemifDelete:
-		i := w.ifaces[uint32(m.SwIfIndex)]
-		if i == nil || i.device != memifDevice {
-			return one(&memif.MemifDeleteReply{Retval: retval(api.INVALID_SW_IF_INDEX)})
-		}
-		w.remove(i)
-		return one(&memif.MemifDeleteReply{})
-	}
-	return nil
-}
-
-// removeSocket removes a socket of memif that no interface has.
-func (w *world) removeSocket(id uint32) api.VPPApiError {
-	switch {
-	case w.sockets[id] == "":
-		return api.INVALID_ARGUMENT
-	case w.named(fmt.Sprintf("memif%d/0", id)) != nil:
-		return api.UNEXPECTED_INTF_STATE
-	}
-	delete(w.sockets, id)
-	return 0
 }
 
 // changeLink executes requests that change one interface.
@@ -176,11 +129,6 @@ func (w *world) changeLink(m api.Message) []api.Message {
 			return one(&interfaces.HwInterfaceSetMtuReply{Retval: retval(api.UNSUPPORTED)})
 		}
 		return one(&interfaces.HwInterfaceSetMtuReply{})
-	case *interfaces.SwInterfaceSetRxMode:
-		if w.ifaces[uint32(m.SwIfIndex)] == nil {
-			return one(&interfaces.SwInterfaceSetRxModeReply{Retval: missing})
-		}
-		return one(&interfaces.SwInterfaceSetRxModeReply{})
 	case *interfaces.SwInterfaceSetFlags:
 		i := w.ifaces[uint32(m.SwIfIndex)]
 		if i == nil {

@@ -15,8 +15,6 @@
 //	-54   a route over an interface that does not exist
 //	-60   removal of an address that the interface does not have
 //	-71   a packet interface on a kernel's link that does not exist
-//	-73   removal of a socket of memif that does not exist
-//	-74   removal of a socket of memif that an interface has
 //	-75   a VXLAN tunnel that exists
 //	-79   a second packet interface on one of the kernel's links
 //	-81   a NAT object that exists

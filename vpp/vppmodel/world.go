@@ -22,7 +22,6 @@ const (
 	loopDevice   = "Loopback"
 	packetDevice = "af-packet"
 	vxlanDevice  = "VXLAN"
-	memifDevice  = "memif"
 )
 
 // iface is an interface.
@@ -107,9 +106,8 @@ type world struct {
 	natAddress map[uint32]bool
 	natVXLAN   map[uint32]bool
 
-	sockets map[uint32]string // of memif
-	exists  func(link string) bool
-	events  []api.Message
+	exists func(link string) bool
+	events []api.Message
 }
 
 func newWorld() *world {
@@ -124,7 +122,6 @@ func newWorld() *world {
 		natOutput:  map[uint32]bool{},
 		natAddress: map[uint32]bool{},
 		natVXLAN:   map[uint32]bool{},
-		sockets:    map[uint32]string{},
 	}
 	w.add(&iface{name: "local0", device: "local"})
 	return w
@@ -218,9 +215,6 @@ func (w *world) dump() string {
 	}
 	for id, name := range w.tables {
 		line("table %d six=%t %q", id.id, id.six, name)
-	}
-	for _, path := range w.sockets {
-		line("socket %s", path)
 	}
 	for _, s := range w.sources {
 		line("source %s", s)

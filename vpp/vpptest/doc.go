@@ -16,7 +16,7 @@
 //	VPP_TEST_PAGE     the file that gets the table of measurements
 //
 // Tests that need what is not set are skipped with the reason. All need root. The plugins
-// af_packet, vxlan and nat are needed, memif for pods that ask for it.
+// af_packet, vxlan and nat are needed.
 //
 // # Layout
 //

@@ -19,7 +19,6 @@ import (
 	"go.fd.io/govpp/binapi/ip_neighbor"
 	"go.fd.io/govpp/binapi/ip_types"
 	"go.fd.io/govpp/binapi/l2"
-	"go.fd.io/govpp/binapi/memif"
 	"go.fd.io/govpp/binapi/nat44_ed"
 	"go.fd.io/govpp/binapi/vxlan"
 )
@@ -45,7 +44,6 @@ type inventory struct {
 	tables  map[ip.IPTable]bool
 	routes  map[string]ip.IPRouteV2 // by line
 	bridges map[uint32]bool
-	sockets map[uint32]bool // of memif
 	nat     nat44_ed.Nat44ShowRunningConfigReply
 }
 
@@ -78,7 +76,6 @@ func (r *Running) read() *inventory {
 		tables:  map[ip.IPTable]bool{},
 		routes:  map[string]ip.IPRouteV2{},
 		bridges: map[uint32]bool{},
-		sockets: map[uint32]bool{},
 	}
 	every := interface_types.InterfaceIndex(none)
 	for _, m := range all[*interfaces.SwInterfaceDetails](r, &interfaces.SwInterfaceDump{SwIfIndex: every}) {
@@ -93,10 +90,6 @@ func (r *Running) read() *inventory {
 	}
 	r.readInterfaces(v)
 	r.readRoutes(v)
-	for _, m := range all[*memif.MemifSocketFilenameDetails](r, &memif.MemifSocketFilenameDump{}) {
-		v.sockets[m.SocketID] = true
-		v.line("socket %s", m.SocketFilename)
-	}
 	r.readNAT(v)
 	return v
 }
@@ -273,11 +266,6 @@ func (r *Running) remove(v *inventory) {
 			r.do(&ip.IPTableAddDelV2{Table: t})
 		}
 	}
-	for id := range v.sockets {
-		if !r.before.sockets[id] {
-			r.do(&memif.MemifSocketFilenameAddDelV2{SocketID: id})
-		}
-	}
 }
 
 // RemoveInterface removes an interface that VPP did not have before the test.
@@ -294,8 +282,6 @@ func (r *Running) RemoveInterface(name string) bool {
 		request = &interfaces.DeleteLoopback{SwIfIndex: i.SwIfIndex}
 	case "af-packet":
 		request = &af_packet.AfPacketDelete{HostIfName: strings.TrimPrefix(name, "host-")}
-	case "memif":
-		request = &memif.MemifDelete{SwIfIndex: i.SwIfIndex}
 	case "VXLAN":
 		t := v.tunnels[uint32(i.SwIfIndex)]
 		request = &vxlan.VxlanAddDelTunnelV3{

@@ -32,7 +32,7 @@ const (
 )
 
 // plugins are those that a node needs.
-var plugins = []string{"af_packet", "arping", "dhcp", "memif", "nat", "ping", "vxlan"}
+var plugins = []string{"af_packet", "arping", "dhcp", "nat", "ping", "vxlan"}
 
 // Process is a VPP in a network namespace, with a folder for its files.
 type Process struct {

@@ -21,7 +21,6 @@ import (
 	"go.fd.io/govpp/binapi/ip_neighbor"
 	"go.fd.io/govpp/binapi/ip_types"
 	"go.fd.io/govpp/binapi/l2"
-	"go.fd.io/govpp/binapi/memif"
 	"go.fd.io/govpp/binapi/nat44_ed"
 	"go.fd.io/govpp/binapi/vxlan"
 	"go.fd.io/govpp/core"
@@ -134,23 +133,6 @@ func compareAnswers(t *testing.T, conn api.Connection, dir string, stays bool) {
 	}
 	a, b := lo("0a:cb:00:00:00:01"), lo("0a:cb:00:00:00:02")
 	c := lo("0a:cb:00:00:00:02")
-	shared := func() uint32 {
-		x := send("memif socket", 0, &memif.MemifSocketFilenameAddDelV2{IsAdd: true, SocketID: none, SocketFilename: dir + "/pod.sock"})
-		return x.(*memif.MemifSocketFilenameAddDelV2Reply).SocketID
-	}
-	first, second := shared(), shared()
-	if first == second {
-		t.Errorf("two sockets of one name have number %d", first)
-	}
-	unplug := func(id uint32) *memif.MemifSocketFilenameAddDelV2 {
-		return &memif.MemifSocketFilenameAddDelV2{SocketID: id}
-	}
-	send("remove the second", 0, unplug(second))
-	m := send("memif", 0, &memif.MemifCreateV2{SocketID: first, HwAddr: mac("0a:58:00:00:00:01")}).(*memif.MemifCreateV2Reply)
-	send("remove a socket in use", -74, unplug(first))
-	send("remove memif", 0, &memif.MemifDelete{SwIfIndex: m.SwIfIndex})
-	send("remove the socket", 0, unplug(first))
-	send("remove it again", -73, unplug(first))
 	send("hw mtu loopback", -126, &interfaces.HwInterfaceSetMtu{SwIfIndex: a, Mtu: 1450})
 	send("sw mtu loopback", 0, &interfaces.SwInterfaceSetMtu{SwIfIndex: a, Mtu: []uint32{1450, 1450, 1450, 1450}})
 	send("hw mtu pod", 0, &interfaces.HwInterfaceSetMtu{SwIfIndex: pod, Mtu: 1450})

@@ -38,16 +38,10 @@ func main() {
 
 func open(_ context.Context, env agent.DataplaneEnvironment) ([]southbound.Descriptor, error) {
 	conf, node := env.Conf.Cadastre.VPP, env.Conf.VPPNode(env.Node)
-	opt := vpp.Options{
-		Socket:   conf.Socket,
-		Main:     vpp.MainInterface{Name: node.Main, Gateways: node.Gateways},
-		PodLink:  vpp.PodLink(conf.PodLink),
-		MemifDir: conf.MemifDir,
-		Log:      env.Log,
-		Random:   rand.Float64,
-	}
-	if conf.RxMode != contivconf.VPPRxDefault {
-		opt.RxMode = string(conf.RxMode)
-	}
-	return vpp.Descriptors(opt)
+	return vpp.Descriptors(vpp.Options{
+		Socket: conf.Socket,
+		Main:   vpp.MainInterface{Name: node.Main, Gateways: node.Gateways},
+		Log:    env.Log,
+		Random: rand.Float64,
+	})
 }
