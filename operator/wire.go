@@ -315,8 +315,7 @@ func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error)
 	}
 	var waiting atomic.Value // what is being read, a string
 	waiting.Store(source.reads)
-	// Under the published names and Cilium's, too.
-	c.Metrics = []prometheus.Collector{metrics, metrics.Under("cce"), metrics.Cilium()}
+	c.Metrics = []prometheus.Collector{metrics}
 	c.Run = func(ctx context.Context) error {
 		err := source.follow(ctx, func(ctx context.Context) error {
 			waiting.Store("the pods that wait for addresses are being read")

@@ -35,68 +35,38 @@ type TriggerObserver interface {
 	PostRun(callDuration, latency time.Duration, folds int)
 }
 
-// Metrics implements MetricsAPI for Prometheus. As a collector it has Cadastre's names. Under
-// and Cilium return collectors of the same measurements with the names of other managers.
+// Metrics implements MetricsAPI for Prometheus.
 type Metrics struct {
-	namespace               string
-	common                  *runner.Metrics // without a namespace, the same in all collectors
-	ours, published, cilium *namedMetrics
-	ips, perSubnet          *prometheus.GaugeVec
-	nodes, overdue          *prometheus.GaugeVec
-	resyncs                 prometheus.Counter
-	maintain, sync, resync  *triggerMetrics
+	prometheus.Collector
+	interfaces                            prometheus.Gauge
+	allocations, releases, interfaceCalls *prometheus.CounterVec
+	ips, perSubnet                        *prometheus.GaugeVec
+	nodes, overdue                        *prometheus.GaugeVec
+	resyncs                               prometheus.Counter
+	maintain, sync, resync                *triggerMetrics
 }
 
 var (
-	_ MetricsAPI           = (*Metrics)(nil)
-	_ OverdueObserver      = (*Metrics)(nil)
-	_ prometheus.Collector = (*Metrics)(nil)
+	_ MetricsAPI      = (*Metrics)(nil)
+	_ OverdueObserver = (*Metrics)(nil)
 )
-
-// namedMetrics holds the metrics whose names differ between managers.
-type namedMetrics struct {
-	set                                   *runner.Metrics
-	interfaces                            prometheus.Gauge
-	allocations, releases, interfaceCalls *prometheus.CounterVec
-}
-
-func newNamedMetrics(allocations, releases, interfaceCalls, interfaces string) *namedMetrics {
-	m := runner.NewMetrics("ipam_")
-	return &namedMetrics{
-		set: m,
-		interfaces: m.Gauge(
-			interfaces,
-			"Interfaces that can still be created or filled.",
-		).WithLabelValues(),
-		allocations: m.Counter(allocations, "Allocated addresses.", "subnet_id"),
-		releases:    m.Counter(releases, "Released addresses.", "subnet_id"),
-		interfaceCalls: m.Counter(
-			interfaceCalls,
-			"Attempts to allocate addresses or create interfaces, by outcome.",
-			"subnet_id",
-			"status",
-		),
-	}
-}
 
 // NewMetrics returns metrics whose names begin with the namespace and ipam.
 func NewMetrics(namespace string) *Metrics {
-	m := runner.NewMetrics("ipam_")
+	m := runner.NewMetrics(namespace + "_ipam_")
 	return &Metrics{
-		namespace: namespace,
-		common:    m,
-		ours: newNamedMetrics(
-			"allocations_total",
-			"releases_total",
+		Collector: m,
+		interfaces: m.Gauge(
+			"available_interfaces",
+			"Interfaces that can still be created or filled.",
+		).WithLabelValues(),
+		allocations: m.Counter("allocations_total", "Allocated addresses.", "subnet_id"),
+		releases:    m.Counter("releases_total", "Released addresses.", "subnet_id"),
+		interfaceCalls: m.Counter(
 			"interface_creations_total",
-			"available_interfaces",
-		),
-		published: newNamedMetrics("allocation_ops", "release_ops", "interface_creation_ops", "available"),
-		cilium: newNamedMetrics(
-			"ip_allocation_ops",
-			"ip_release_ops",
-			"interface_creation_ops",
-			"available_interfaces",
+			"Attempts to allocate addresses or create interfaces, by outcome.",
+			"subnet_id",
+			"status",
 		),
 		ips: m.Gauge("ips", "Addresses of all nodes: used, available (free), needed.", "type"),
 		perSubnet: m.Gauge("available_ips_per_subnet", "Free addresses of a subnet or pool.",
@@ -118,68 +88,19 @@ func NewMetrics(namespace string) *Metrics {
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { m.under(m.namespace, m.ours).Describe(ch) }
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) { m.under(m.namespace, m.ours).Collect(ch) }
-
-// Under returns a collector of the same measurements in another namespace, such as cce, with
-// the names of the published manager: cce_ipam_ips and so on; "": ipam_ips.
-func (m *Metrics) Under(namespace string) prometheus.Collector {
-	return m.under(namespace, m.published)
-}
-
-// Cilium returns a collector of the same measurements with the names of Cilium's operator.
-func (m *Metrics) Cilium() prometheus.Collector { return m.under("cilium_operator", m.cilium) }
-
-func (m *Metrics) under(namespace string, named *namedMetrics) prometheus.Collector {
-	all := collectors{m.common, named.set}
-	if namespace == "" {
-		return all
-	}
-	return prometheus.WrapCollectorWithPrefix(namespace+"_", all)
-}
-
-// named returns the metrics with other names.
-func (m *Metrics) named() []*namedMetrics { return []*namedMetrics{m.ours, m.published, m.cilium} }
-
-// collectors joins collectors.
-type collectors []prometheus.Collector
-
-// Describe implements prometheus.Collector.
-func (all collectors) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range all {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (all collectors) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range all {
-		c.Collect(ch)
-	}
-}
-
 // IncAllocationAttempt implements MetricsAPI.
 func (m *Metrics) IncAllocationAttempt(status, subnetID string) {
-	for _, n := range m.named() {
-		n.interfaceCalls.WithLabelValues(subnetID, status).Inc()
-	}
+	m.interfaceCalls.WithLabelValues(subnetID, status).Inc()
 }
 
 // AddIPAllocation implements MetricsAPI.
 func (m *Metrics) AddIPAllocation(subnetID string, allocated int64) {
-	for _, n := range m.named() {
-		n.allocations.WithLabelValues(subnetID).Add(float64(allocated))
-	}
+	m.allocations.WithLabelValues(subnetID).Add(float64(allocated))
 }
 
 // AddIPRelease implements MetricsAPI.
 func (m *Metrics) AddIPRelease(subnetID string, released int64) {
-	for _, n := range m.named() {
-		n.releases.WithLabelValues(subnetID).Add(float64(released))
-	}
+	m.releases.WithLabelValues(subnetID).Add(float64(released))
 }
 
 // SetAllocatedIPs implements MetricsAPI.
@@ -189,9 +110,7 @@ func (m *Metrics) SetAllocatedIPs(typ string, allocated int) {
 
 // SetAvailableInterfaces implements MetricsAPI.
 func (m *Metrics) SetAvailableInterfaces(available int) {
-	for _, n := range m.named() {
-		n.interfaces.Set(float64(available))
-	}
+	m.interfaces.Set(float64(available))
 }
 
 // SetAvailableIPsPerSubnet implements MetricsAPI.

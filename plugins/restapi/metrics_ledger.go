@@ -51,21 +51,10 @@ func blocksDesc() *prometheus.Desc {
 	)
 }
 
-// The names of Cilium's agent, for dashboards that use them.
-func ciliumAddressesDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cilium_ip_addresses",
-		"Alias: held and quarantined addresses of all pools.", []string{"family"}, nil)
-}
-
-func ciliumCapacityDesc() *prometheus.Desc {
-	return prometheus.NewDesc("cilium_ipam_capacity",
-		"Alias: addresses of all active blocks that are free, held, cooling or quarantined.", []string{"family"}, nil)
-}
-
 // Describe sends the descriptions of the metrics.
 func (c *ledgerCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		leasesDesc(), addressesDesc(), capacityDesc(), blocksDesc(), ciliumAddressesDesc(), ciliumCapacityDesc(),
+		leasesDesc(), addressesDesc(), capacityDesc(), blocksDesc(),
 	} {
 		ch <- d
 	}
@@ -94,13 +83,11 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		pools[k].add(s)
 	}
-	used, capacity := map[string]float64{}, map[string]float64{}
 	for k, n := range pools {
 		for state, v := range states(n.all) {
 			gauge(leasesDesc(), v, k.pool, k.family, state)
 		}
 		now := states(n.active)
-		used[k.family] += now["held"] + now["quarantined"]
 		free, size := float64(n.active.Free), float64(n.active.Size)
 		rest := size - free
 		for state, v := range now {
@@ -110,13 +97,8 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(addressesDesc(), free, k.pool, k.family, "free")
 		gauge(addressesDesc(), max(0, rest), k.pool, k.family, "reserved")
 		gauge(capacityDesc(), size, k.pool, k.family)
-		capacity[k.family] += free + now["held"] + now["quarantined"] + now["cooling"]
 		gauge(blocksDesc(), float64(n.blocks[ledger.Active]), k.pool, k.family, "active")
 		gauge(blocksDesc(), float64(n.blocks[ledger.Draining]), k.pool, k.family, "draining")
-	}
-	for family := range capacity {
-		gauge(ciliumAddressesDesc(), used[family], family)
-		gauge(ciliumCapacityDesc(), capacity[family], family)
 	}
 }
 

@@ -183,8 +183,6 @@ func TestAddressesAddUpToTheCapacity(t *testing.T) {
 		g.Expect(sums).To(HaveKeyWithValue(m.Label[0].GetValue()+m.Label[1].GetValue(), m.GetGauge().GetValue()))
 	}
 	g.Expect(values(all["cadastre_pool_blocks"])).To(ContainElements("family=ipv4 pool=default state=active: 1", "family=ipv4 pool=default state=draining: 0"))
-	g.Expect(values(all["cilium_ip_addresses"])).To(ContainElement("family=ipv4: 4"))
-	g.Expect(values(all["cilium_ipam_capacity"])).To(ContainElement("family=ipv4: 253"))
 }
 
 func TestMetricsOfTheAgentAndItsLoop(t *testing.T) {

@@ -24,23 +24,9 @@ const page = "../../docs/metrics.md"
 // aliases returns the metric of ours that has the value of a metric with another manager's
 // name; "" is for one that has no other name. ok is false if the name is unknown.
 func aliases(name string) (ours string, ok bool) {
-	for _, prefix := range []string{"cce_ipam_", "cilium_operator_ipam_"} {
-		rest, is := strings.CutPrefix(name, prefix)
-		if !is || strings.HasPrefix(rest, "events") || rest == "error_counter" {
-			continue
-		}
-		renamed := map[string]string{
-			"allocation_ops": "allocations_total", "ip_allocation_ops": "allocations_total", "release_ops": "releases_total",
-			"ip_release_ops": "releases_total", "interface_creation_ops": "interface_creations_total", "available": "available_interfaces",
-		}
-		if other := renamed[rest]; other != "" {
-			rest = other
-		}
-		return "cadastre_operator_ipam_" + rest, true
-	}
 	ours, ok = map[string]string{
-		"cilium_ip_addresses":                  "cadastre_pool_addresses",
-		"cilium_ipam_capacity":                 "cadastre_pool_addresses",
+		"cilium_ip_addresses":                  "cadastre_ipam_addresses",
+		"cilium_ipam_capacity":                 "cadastre_ipam_capacity",
 		"cilium_ipam_events_total":             "cadastre_ipam_events_total",
 		"cce_ipam_events_total":                "cadastre_ipam_events_total",
 		"cce_ipam_error_counter":               "cadastre_ipam_errors_total",

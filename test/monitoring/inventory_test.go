@@ -75,7 +75,7 @@ func rooms(t *testing.T) []room {
 				ConstLabels: prometheus.Labels{"version": "", "go_version": ""}}, func() float64 { return 1 }),
 		}},
 		{Name: "nodeipam", register: []prometheus.Collector{allocator.Metrics()}},
-		{Name: "netresource", register: []prometheus.Collector{sets, sets.Under("cce"), sets.Cilium()}},
+		{Name: "netresource", register: []prometheus.Collector{sets}},
 		{Name: "ksr", register: []prometheus.Collector{ksr.New(ksr.Deps{Log: slog.New(slog.DiscardHandler)}).Metrics(), ksr.NewReleaser(ksr.ReleaserDeps{}).Metrics()}},
 		{Name: "audit", register: []prometheus.Collector{audit.New(audit.Deps{Log: slog.New(slog.DiscardHandler)}).Metrics()}},
 		{Name: "library", register: []prometheus.Collector{ipam.NewMetrics()}, types: map[string]string{
