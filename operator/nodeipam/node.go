@@ -19,10 +19,6 @@ import (
 // annotationDomain begins the names of all labels and annotations of Cadastre.
 const annotationDomain = v1alpha1.Group
 
-// formerIntent was the name of IntentAnnotation, and is read if the node has no
-// other.
-const formerIntent = "nodeipam.cadastre.io/intent"
-
 // What is written to, and read from, the metadata of Node objects.
 const (
 	// IntentAnnotation holds the CIDRs that a node is about to get. It is written
@@ -78,11 +74,7 @@ func parseCIDR(text string) (netip.Prefix, error) {
 
 // intentOf returns what a node is about to get, nothing if that was withdrawn.
 func intentOf(node *v1.Node) (all []netip.Prefix) {
-	text, ok := node.Annotations[IntentAnnotation]
-	if !ok {
-		text = node.Annotations[formerIntent]
-	}
-	for part := range strings.SplitSeq(text, ",") {
+	for part := range strings.SplitSeq(node.Annotations[IntentAnnotation], ",") {
 		if p, err := parseCIDR(part); err == nil {
 			all = append(all, p)
 		}

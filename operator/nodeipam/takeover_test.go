@@ -94,17 +94,6 @@ func TestWhatIsWrittenToANode(t *testing.T) {
 	}
 }
 
-// What was in the annotation of the former name is respected.
-func TestAnIntentUnderItsFormerName(t *testing.T) {
-	g := NewWithT(t)
-	s := newServer()
-	s.put("a", func(n *v1.Node) { n.Annotations = map[string]string{formerIntent: "10.0.0.0/28"} })
-	s.put("b")
-	b := newBench(t, s, ranges("10.0.0.0/24 28"), withFence)
-	g.Expect(b.look(t.Context(), "b", "a")).To(Succeed())
-	g.Expect(s.cidrs()).To(Equal(map[string][]string{"a": {"10.0.0.0/28"}, "b": {"10.0.0.16/28"}}))
-}
-
 // A person removes the annotation while the node is being given its podCIDRs.
 // Without it the next leader would not know what is under way.
 func TestPodCIDRsAreOnlySentToANodeThatSaysSo(t *testing.T) {

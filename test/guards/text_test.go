@@ -43,11 +43,10 @@ func bans() []ban {
 }
 
 // allowedTexts lists the places that need a banned text: the domain that annotations of
-// nodes had, and a folder of GKE's nodes.
+// nodes had once, and a folder of GKE's nodes.
 func allowedTexts() exceptions {
 	const domain, folder = "cadastre" + ".io/", "/" + "home/k"
 	return exceptions{
-		"operator/nodeipam/node.go: " + domain:              "an intent under its former name is respected",
 		"k8s/components/gke/kustomization.yaml: " + folder:  "the folder of CNI plugins of every GKE node",
 		"charts/cadastre/templates/agent.yaml: \"" + folder: "the same, for the chart",
 		"CHANGELOG.md: " + domain:                           "how to remove what nothing reads any more",
