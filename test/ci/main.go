@@ -12,6 +12,9 @@
 // a lock of the machine (apt-get, Docker) belongs into one lane. "vpp:EFFORT=10" is
 // "make vpp EFFORT=10". The output of a target is printed when it ends, whole, and is kept
 // in the folder of -logs. After -limit, all that runs is ended, and the table is printed.
+//
+// With -strict (CI=true) a target fails if a part of it did not run (its output says "NOT
+// RUN" and why), except for the reasons of mayLack.
 package main
 
 import (
@@ -42,6 +45,7 @@ func main() {
 		return nil
 	})
 	flag.StringVar(&r.logs, "logs", ".cache/ci", "the folder of the outputs")
+	flag.BoolVar(&r.strict, "strict", os.Getenv("CI") == "true", "a part that does not run fails its target (CI=true)")
 	limit := flag.Duration("limit", 85*time.Minute, "how long all of it may take")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -60,6 +64,8 @@ type run struct {
 	make string
 	logs string
 	now  func() time.Time
+	// strict fails a target a part of which did not run.
+	strict bool
 
 	began time.Time
 	ran   []*target  // in the order of the table
@@ -162,6 +168,26 @@ func (r *run) target(ctx context.Context, t *target) {
 	if err := r.show(t, path); err != nil && t.err == nil {
 		t.err = err
 	}
+	if t.err == nil && r.strict {
+		t.err = t.lacks()
+	}
+}
+
+// mayLack returns the beginnings of the reasons for which a part need not run.
+func mayLack() []string {
+	return []string{
+		"no release has a tag yet", // before the first release nothing can be upgraded
+	}
+}
+
+// lacks returns an error if a part of the target did not run, and had to.
+func (t *target) lacks() error {
+	for _, why := range t.notRun {
+		if !slices.ContainsFunc(mayLack(), func(reason string) bool { return strings.HasPrefix(why, reason) }) {
+			return fmt.Errorf("a part did not run: %s", why)
+		}
+	}
+	return nil
 }
 
 // show prints the output of a target that has ended, and keeps what says that it did not run.

@@ -26,6 +26,7 @@ case $1 in
 fails) echo "    x_test.go:7: "; echo "expected 1"; yes "a log" | head -100; echo "--- FAIL: TestX (1.0s)"; exit 2;;
 waits) sleep 600 & echo $! >"$(dirname "$0")/child"; wait;;
 parts) echo "    x_test.go:1: NOT RUN: this machine has no kubectl"; echo "    x_test.go:1: NOT RUN: this machine has no kubectl";;
+untagged) echo "upgrade: NOT RUN: no release has a tag yet (v1.2.3)";;
 *) echo "made $*";;
 esac
 `), 0o755)).To(Succeed())
@@ -75,4 +76,15 @@ func TestTheLimit(t *testing.T) {
 		state, err := os.ReadFile("/proc/" + string(bytes.TrimSpace(pid)) + "/stat")
 		return err != nil || bytes.Contains(state, []byte(") Z "))
 	}).Should(BeTrue())
+}
+
+// TestAPartThatDoesNotRun: where CI asks for all parts, only the reasons on the list are let
+// pass.
+func TestAPartThatDoesNotRun(t *testing.T) {
+	g := NewWithT(t)
+	r, out := world(t)
+	r.strict = true
+	g.Expect(r.all(t.Context(), "", []string{"parts untagged"})).To(MatchError("failed or not run: parts"))
+	g.Expect(out.String()).To(MatchRegexp(`parts +\d+s +\d+s  FAILED: a part did not run: this machine has no kubectl\n`))
+	g.Expect(out.String()).To(MatchRegexp(`untagged +\d+s +\d+s  ok\n +a part did not run: no release has a tag yet`))
 }
