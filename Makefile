@@ -241,9 +241,8 @@ e2e-upgrade: ## the last release beside this one in a cluster, the upgrade and t
 
 # The packages whose tests write the files that they compare.
 GENERATES := ./cmd/cadastre ./explain ./plugins/contivconf ./test/guards ./test/monitoring
-generate: ## all that is generated: definitions of Kubernetes objects, files of charts/, pages of docs/, alerts, golden texts; messages where there is protoc
+generate: ## all that is generated: definitions of Kubernetes objects, pages of docs/, alerts, golden texts; messages where there is protoc
 	$(GO) run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1 object:headerFile=api/v1alpha1/boilerplate.txt crd paths=./api/v1alpha1 output:crd:dir=k8s/crd
-	charts/sync.sh
 	@if command -v protoc >/dev/null; then set -e; GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go; \
 		PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto; \
 	else echo "NOT RUN: there is no protoc (Debian: protobuf-compiler): api/kv/kv.pb.go stays as it is"; fi

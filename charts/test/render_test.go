@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,10 +38,19 @@ const namespace = "cadastre-system"
 // values are the values of a release.
 type values = map[string]any
 
+// packed is the folder in which charts/pack.sh has written the charts.
+func packed(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "sh", filepath.Join("..", "pack.sh"), dir).CombinedOutput()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred(), string(out))
+	return dir
+}
+
 // load returns a chart of this repository.
 func load(t *testing.T, name string) *chart.Chart {
 	t.Helper()
-	c, err := loader.LoadDir(filepath.Join("..", name))
+	c, err := loader.LoadDir(filepath.Join(packed(t), name))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return c
 }

@@ -5,7 +5,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -30,7 +32,7 @@ func (r room) stem(g build.Group, arch string) string {
 
 // archives writes an archive of programs for each group and architecture, one of the
 // manifests, and the Helm charts as "helm install" takes them.
-func (r room) archives(context.Context) error {
+func (r room) archives(ctx context.Context) error {
 	for _, arch := range r.arches {
 		for _, g := range r.groups {
 			stem := r.stem(g, arch)
@@ -51,8 +53,19 @@ func (r room) archives(context.Context) error {
 	if err := archive.WriteFile(r.file("%s.tar.gz", stem), entries, r.source.Time); err != nil {
 		return err
 	}
+	return r.charts(ctx)
+}
+
+// charts writes the Helm charts.
+func (r room) charts(ctx context.Context) error {
+	packed := filepath.Join(r.programs, "charts")
+	pack := filepath.Join(r.source.Root, "charts", "pack.sh")
+	if out, err := exec.CommandContext(ctx, "sh", pack, packed).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the charts: %w: %s", err, out)
+	}
 	for _, name := range []string{"cadastre", "cadastre-crds"} {
-		if entries, err = r.tree("charts/"+name, name); err == nil {
+		entries, err := archive.Tree(filepath.Join(packed, name), name, func(string) bool { return true })
+		if err == nil {
 			err = replace(entries, "Chart.yaml", "ersion: "+version.Next, "ersion: "+r.source.Version)
 		}
 		if err == nil {

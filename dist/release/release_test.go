@@ -340,6 +340,7 @@ func (r made) testCharts(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		all := untar(g, z)
 		g.Expect(all).To(HaveKey(HavePrefix(name + "/templates/")))
+		g.Expect(all).To(HaveKey(HavePrefix(name + "/files/")))
 		g.Expect(string(all[name+"/Chart.yaml"].data)).To(And(
 			ContainSubstring("\nname: "+name+"\n"), ContainSubstring("\nversion: "+tag+"\n"), ContainSubstring("\nappVersion: "+tag+"\n")))
 	}
