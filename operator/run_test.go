@@ -357,7 +357,7 @@ func TestProbesAndMetrics(t *testing.T) {
 		_, text := get(g, at, "/metrics")
 		for _, line := range []string{
 			"cadastre_operator_leader 1\n", `cadastre_operator_build_info{go_version="go`, `cadastre_ksr_objects{resource="node"} 1`, "cadastre_node_cidr_leader 1\n",
-			`node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR="10.1.0.0/16"} 1`, "cadastre_node_ids_released_total 0\n", "cadastre_operator_ipam_resync_total ", "cce_ipam_resync_total ", "cadastre_audit_rounds_total ", "process_start_time_seconds",
+			`node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR="10.1.0.0/16"} 1`, "cadastre_node_ids_released_total 0\n", "cadastre_operator_ipam_resync_total ", "cadastre_audit_rounds_total ", "process_start_time_seconds",
 		} {
 			g.Expect(text).To(ContainSubstring(line))
 		}

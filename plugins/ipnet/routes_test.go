@@ -224,7 +224,7 @@ func TestRoutesOfBothFamilies(t *testing.T) {
 // Nodes without a vswitch are reached by what their Node objects say, or, where
 // those are not reflected, by the addresses in their records.
 func TestRoutesByTheAddressesOfNodeObjects(t *testing.T) {
-	inWorld(t, "cadastre: {routes: nodeip}", func(w *world) {
+	inWorld(t, "cadastre: {transport: nodeip}", func(w *world) {
 		w.record(7, "node-g", "192.168.16.7/24")
 		w.has("10.1.7.0/24 via  to 7 node-g")
 		w.set(kv.NodeKey("node-g"), &kv.Node{Name: "node-g", Addresses: []string{"fd00::7", "172.18.0.7"}})

@@ -124,7 +124,7 @@ func TestTheNamesOfMetrics(t *testing.T) {
 	a := newAgent(t)
 	a.metrics.Watch(func() restapi.ClusterState { return restapi.ClusterState{} })
 	for name, f := range a.scrape() {
-		g.Expect(name).To(MatchRegexp("^(cadastre|cilium_(ip_addresses|ipam_capacity)|go|process|promhttp)"))
+		g.Expect(name).To(MatchRegexp("^(cadastre|go|process|promhttp)"))
 		g.Expect(f.GetHelp()).NotTo(BeEmpty(), name)
 	}
 }
