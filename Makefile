@@ -240,13 +240,13 @@ e2e-upgrade: ## the last release beside this one in a cluster, the upgrade and t
 		KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube E2E_UPGRADE=$$last $(GO) test -timeout 10m -count=1 -v -run '^TestUpgrade' ./test/e2e/kube; fi
 
 # The packages whose tests write the files that they compare.
-GENERATES := ./cmd/cadastre ./explain ./plugins/contivconf ./test/guards ./test/monitoring
-generate: ## all that is generated: definitions of Kubernetes objects, pages of docs/, alerts, golden texts; messages where there is protoc
+GENERATES := ./cmd/cadastre ./explain ./k8s ./plugins/contivconf ./test/guards ./test/monitoring
+generate: ## all that is generated: definitions of Kubernetes objects, the modes of k8s/, pages of docs/, alerts, golden texts; messages where there is protoc
 	$(GO) run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1 object:headerFile=api/v1alpha1/boilerplate.txt crd paths=./api/v1alpha1 output:crd:dir=k8s/crd
 	@if command -v protoc >/dev/null; then set -e; GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go; \
 		PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto; \
 	else echo "NOT RUN: there is no protoc (Debian: protobuf-compiler): api/kv/kv.pb.go stays as it is"; fi
-	CADASTRE_GENERATE=1 $(GO) test -vet=off -run '^(TestReference|TestScenarios|TestConfigurationPage|TestErrorsPageHasEveryRule|TestImportDiagram|TestPage|TestPrometheusRule)$$' $(GENERATES)
+	CADASTRE_GENERATE=1 $(GO) test -vet=off -run '^(TestReference|TestScenarios|TestConfigurationPage|TestErrorsPageHasEveryRule|TestImportDiagram|TestModes|TestPage|TestPrometheusRule)$$' $(GENERATES)
 
 ci: ## what .ci/run does: make test, the control plane, then two lanes of targets beside each other, and a table of what ran
 	$(GO) run ./test/ci -first "test control-plane" -lane "$(CI_COMPUTES)" -lane "$(CI_INSTALLS)"

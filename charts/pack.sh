@@ -12,6 +12,7 @@ rm -rf "$out/cadastre" "$out/cadastre-crds"
 cp -R cadastre cadastre-crds "$out/"
 files="$out/cadastre/files"
 mkdir -p "$files/modes" "$files/rbac" "$files/policy" "$out/cadastre-crds/files"
+cp ../k8s/modes.yaml "$files/"
 for mode in ../k8s/*/contiv.conf; do
 	cp "$mode" "$files/modes/$(basename "$(dirname "$mode")").conf"
 done

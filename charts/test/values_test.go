@@ -58,7 +58,7 @@ func TestModesAreThoseOfKustomize(t *testing.T) {
 	g.Expect(json.Unmarshal(text, &schema)).To(Succeed())
 	g.Expect(schema.Properties.Mode.Enum).To(ConsistOf(want))
 	var parts map[string]any
-	text, err = os.ReadFile(filepath.Join("..", "cadastre", "files", "modes.yaml"))
+	text, err = os.ReadFile(filepath.Join("..", "..", "k8s", "modes.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(sigsyaml.UnmarshalStrict(text, &parts)).To(Succeed())
 	g.Expect(slices.Collect(maps.Keys(parts))).To(ConsistOf(want))
