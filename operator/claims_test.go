@@ -124,8 +124,8 @@ func (m *machine) die() {
 }
 
 // TestAnAutoscalerReplacesTenNodes of sixteen, in a network of sixteen blocks.
-// The new ones wait until no agent of the old ones can allocate any more, and no
-// longer than the expiry, a look of the operator and a retry of nodeipam.
+// The new ones wait until no agent of the old ones can allocate any more. They wait
+// no longer than the expiry, a look of the operator and a retry of nodeipam.
 func TestAnAutoscalerReplacesTenNodes(t *testing.T) {
 	const all, replaced, waitAtMost = 16, 10, 6*time.Minute + 30*time.Second + 30*time.Second
 	attack.Begin(t, attack.Autoscaler).Add(replaced)

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package operator is the program of the cluster daemon. It assigns podCIDRs to nodes, or
-// keeps their pools of addresses at watermarks; it reflects Kubernetes' state into the
+// keeps their pools of addresses at watermarks. It reflects Kubernetes' state into the
 // cluster store, and releases the IDs and claims of nodes that are gone. wire.go
 // assembles it from the controllers in the folders below.
 //

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -100,7 +99,6 @@ type commandLine struct {
 	flags       *pflag.FlagSet
 	ofProvider  map[string][]string // names of the flags of each added provider
 
-	transport func(http.RoundTripper) http.RoundTripper // around the API server's; nil: none
 }
 
 // register defines the flags.
@@ -366,9 +364,9 @@ func (o *commandLine) wanted(p *problems) (all []string) {
 	return all
 }
 
-// releaseInterval returns the time between two searches for nodes that are gone: a
-// twelfth of the time after which they lose their IDs and claims, so that it adds
-// little to it.
+// releaseInterval returns the time between two searches for nodes that are gone. It
+// is a twelfth of the time after which they lose their IDs and claims, so that it
+// adds little to that time.
 func (o *commandLine) releaseInterval() time.Duration {
 	return min(max(o.expire/12, time.Second), 10*time.Minute)
 }

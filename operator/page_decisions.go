@@ -5,10 +5,7 @@ package operator
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"path"
 	goruntime "runtime"
@@ -17,24 +14,26 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// decisions keeps the last decisions of this process for the page: the lines that the
-// controllers log, and the Events that they write to the API server, each with its
-// outcome. Any goroutine may call it.
+// decisions keeps the last decisions of this process for the page: what the controllers
+// log, each with its outcome. Any goroutine may call it.
 type decisions struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	records []controller.Record // with ascending numbers
+	kept    []decision // with ascending numbers
 	next    uint64
-	changed chan struct{} // closed by the next record
+	changed chan struct{} // closed by the next one
+}
+
+// decision is a record as the page shows it, and what it is about.
+type decision struct {
+	controller.Record
+	nodes    []string
+	prefixes []netip.Prefix
 }
 
 // decisionsMost limits the decisions that are kept.
@@ -45,28 +44,28 @@ func newDecisions(now func() time.Time) *decisions {
 }
 
 // add keeps a decision, whose number it sets.
-func (d *decisions) add(r controller.Record) {
+func (d *decisions) add(r decision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r.SeqNum = d.next
 	d.next++
-	if len(d.records) == decisionsMost {
-		d.records = slices.Delete(d.records, 0, decisionsMost/10)
+	if len(d.kept) == decisionsMost {
+		d.kept = slices.Delete(d.kept, 0, decisionsMost/10)
 	}
-	d.records = append(d.records, r)
+	d.kept = append(d.kept, r)
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
 // since returns the decisions from a number on, and a channel that is closed by the next
 // one.
-func (d *decisions) since(number uint64) ([]controller.Record, <-chan struct{}) {
+func (d *decisions) since(number uint64) ([]decision, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(d.records, number, func(r controller.Record, n uint64) int {
+	i, _ := slices.BinarySearchFunc(d.kept, number, func(r decision, n uint64) int {
 		return int(min(max(int64(r.SeqNum)-int64(n), -1), 1))
 	})
-	return slices.Clone(d.records[i:]), d.changed
+	return slices.Clone(d.kept[i:]), d.changed
 }
 
 // lastHour counts the decisions of the last hour by minute, and by their text, the newest first.
@@ -106,32 +105,21 @@ func (d *decisions) lastHour() localapi.MapChanges {
 	return out
 }
 
-// about returns the last decisions, at most limit of them, that name a node or have an
+// about returns the last decisions, at most limit of them, that concern a node or have an
 // address in a prefix.
 func (d *decisions) about(node string, prefix netip.Prefix, limit int) (found []controller.Record) {
 	all, _ := d.since(0)
 	for i := len(all) - 1; i >= 0 && len(found) < limit; i-- {
-		if concerns(&all[i], node, prefix) {
-			found = append(found, all[i])
+		if all[i].concerns(node, prefix) {
+			found = append(found, all[i].Record)
 		}
 	}
 	slices.Reverse(found)
 	return found
 }
 
-func concerns(r *controller.Record, node string, prefix netip.Prefix) bool {
-	if node != "" && slices.Contains(words(r.Description), node) {
-		return true
-	}
-	return prefix.IsValid() && slices.ContainsFunc(r.Subject.Addresses, func(text string) bool {
-		p, err := netip.ParsePrefix(text)
-		return err == nil && p.Overlaps(prefix)
-	})
-}
-
-// words splits the values of a description.
-func words(text string) []string {
-	return strings.FieldsFunc(text, func(c rune) bool { return strings.ContainsRune(" ,;=[]\"", c) })
+func (d *decision) concerns(node string, prefix netip.Prefix) bool {
+	return slices.Contains(d.nodes, node) || prefix.IsValid() && slices.ContainsFunc(d.prefixes, prefix.Overlaps)
 }
 
 // wrap returns a handler of log records that keeps those of the controllers as well.
@@ -162,7 +150,7 @@ func (h *decisionLog) Enabled(ctx context.Context, level slog.Level) bool {
 // Handle implements slog.Handler.
 func (h *decisionLog) Handle(ctx context.Context, line slog.Record) error {
 	if line.Level >= slog.LevelInfo {
-		h.to.add(h.recordOf(line))
+		h.to.add(h.decisionOf(line))
 	}
 	if !h.Handler.Enabled(ctx, line.Level) {
 		return nil
@@ -170,14 +158,15 @@ func (h *decisionLog) Handle(ctx context.Context, line slog.Record) error {
 	return h.Handler.Handle(ctx, line)
 }
 
-// recordOf returns a line as the page shows events: the attributes are its description,
+// decisionOf returns a line as the page shows events: the attributes are its description,
 // but for an error, which is the outcome.
-func (h *decisionLog) recordOf(line slog.Record) controller.Record {
-	r := controller.Record{Name: line.Message, ProcessingStart: line.Time, ProcessingEnd: line.Time}
+func (h *decisionLog) decisionOf(line slog.Record) decision {
+	d := decision{Record: controller.Record{Name: line.Message, ProcessingStart: line.Time, ProcessingEnd: line.Time}}
 	by := controller.HandlerRecord{Handler: packageOf(line.PC)}
 	var texts []string
 	note := func(a slog.Attr) bool {
-		text := a.Value.Resolve().String()
+		value := a.Value.Resolve()
+		text := value.String()
 		switch a.Key {
 		case "error", "err":
 			by.Error = text
@@ -186,28 +175,51 @@ func (h *decisionLog) recordOf(line slog.Record) controller.Record {
 			by.Handler = text
 		}
 		texts = append(texts, a.Key+"="+text)
-		for _, word := range words(text) {
-			if p, err := netip.ParsePrefix(word); err == nil {
-				r.Subject.Addresses = append(r.Subject.Addresses, p.String())
-			}
-		}
+		d.note(a.Key, value.Any())
 		return true
 	}
 	for _, a := range h.attrs {
 		note(a)
 	}
 	line.Attrs(note)
-	r.Description = strings.Join(texts, " ")
+	d.Description = strings.Join(texts, " ")
+	for _, p := range d.prefixes {
+		d.Subject.Addresses = append(d.Subject.Addresses, p.String())
+	}
 	switch {
 	case by.Error != "":
-		r.Error = by.Error
+		d.Error = by.Error
 	case line.Level >= slog.LevelWarn:
-		r.Note = strings.ToLower(line.Level.String())
+		d.Note = strings.ToLower(line.Level.String())
 	default:
 		by.Change = "done"
 	}
-	r.Handlers = []controller.HandlerRecord{by}
-	return r
+	d.Handlers = []controller.HandlerRecord{by}
+	return d
+}
+
+// note takes the nodes and prefixes of an attribute: its value has their type.
+func (d *decision) note(key string, value any) {
+	switch value := value.(type) {
+	case string:
+		if key == "node" {
+			d.nodes = append(d.nodes, value)
+		}
+	case []string:
+		if key == "nodes" {
+			d.nodes = append(d.nodes, value...)
+		}
+	case netip.Prefix:
+		if value.IsValid() {
+			d.prefixes = append(d.prefixes, value)
+		}
+	case []netip.Prefix:
+		d.prefixes = append(d.prefixes, value...)
+	case netip.Addr:
+		if value.IsValid() {
+			d.prefixes = append(d.prefixes, netip.PrefixFrom(value, value.BitLen()))
+		}
+	}
 }
 
 // packageOf returns the last part of the import path of a program counter's package: the
@@ -216,76 +228,4 @@ func packageOf(pc uintptr) string {
 	frame, _ := goruntime.CallersFrames([]uintptr{pc}).Next()
 	name, _, _ := strings.Cut(path.Base(frame.Function), ".")
 	return name
-}
-
-// transport returns a transport that keeps the Events that are written through it.
-func (d *decisions) transport(next http.RoundTripper) http.RoundTripper {
-	return &eventTransport{next, d}
-}
-
-type eventTransport struct {
-	next http.RoundTripper
-	to   *decisions
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *eventTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method != http.MethodPost || path.Base(r.URL.Path) != "events" || r.GetBody == nil {
-		return t.next.RoundTrip(r)
-	}
-	record := t.to.eventOf(r)
-	answer, err := t.next.RoundTrip(r)
-	if record == nil {
-		return answer, err
-	}
-	by := &record.Handlers[0]
-	switch {
-	case err != nil:
-		by.Error = err.Error()
-	case answer.StatusCode == http.StatusConflict:
-		by.Change = "it is there already"
-	case answer.StatusCode >= http.StatusBadRequest:
-		by.Error = "the API server answers " + answer.Status
-	default:
-		by.Change = "written"
-	}
-	record.Error, record.ProcessingEnd = by.Error, t.to.now()
-	t.to.add(*record)
-	return answer, err
-}
-
-// eventMost limits the size of an Event that is read.
-const eventMost = 1 << 20
-
-// eventOf returns the record of an Event in the body of a request, nil if there is none.
-func (d *decisions) eventOf(r *http.Request) *controller.Record {
-	copied, err := r.GetBody()
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = copied.Close() }()
-	body, err := io.ReadAll(io.LimitReader(copied, eventMost))
-	if err != nil {
-		return nil
-	}
-	o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
-	if err != nil {
-		return nil
-	}
-	var about corev1.ObjectReference
-	var kind, reason, message string
-	switch e := o.(type) {
-	case *corev1.Event:
-		about, kind, reason, message = e.InvolvedObject, e.Type, e.Reason, e.Message
-	case *eventsv1.Event:
-		about, kind, reason, message = e.Regarding, e.Type, e.Reason, e.Note
-	default:
-		return nil
-	}
-	return &controller.Record{
-		Name:            "Event " + reason,
-		Description:     fmt.Sprintf("%s %s=%s %s", kind, about.Kind, about.Name, message),
-		ProcessingStart: d.now(),
-		Handlers:        []controller.HandlerRecord{{Handler: "API server"}},
-	}
 }

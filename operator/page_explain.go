@@ -170,7 +170,7 @@ func (p *page) search(w http.ResponseWriter, r *http.Request) {
 const shortest = 4
 
 // podHits returns the Pods with a text in their names, with an address or with a container
-// whose ID begins with the text: at most one more than an answer has.
+// whose ID begins with the text. It returns at most one more than an answer has.
 func podHits(s *addrmap.Source, pods cache.Indexer, text string) (hits []localapi.MapHit) {
 	if text == "" {
 		return nil

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -181,7 +180,7 @@ func textOf(t explain.Tree) string { return t.Text() }
 func TestExplanationsOfTheCluster(t *testing.T) {
 	g := NewWithT(t)
 	p := pageOf(t, g)
-	slog.New(p.decisions.wrap(slog.DiscardHandler)).Info("node has its CIDRs", "node", "worker-0005", "cidrs", "10.0.5.0/24")
+	slog.New(p.decisions.wrap(slog.DiscardHandler)).Info("node has its CIDRs", "node", "worker-0005", "cidrs", []netip.Prefix{netip.MustParsePrefix("10.0.5.0/24")})
 	for args, want := range map[string][]string{
 		"pool=default":                 {"1000 nodes have 1000 blocks, with 250000 of 256000 addresses in use", "10.0.0.0/14 cut in /24"},
 		"block=10.0.5.0/24&of=default": {"node worker-0005 has block 10.0.5.0/24: 250 of 256", "node ID 5", "node has its CIDRs"},
@@ -270,7 +269,8 @@ func TestEveryDecisionIsStreamedOnceWithItsOutcome(t *testing.T) {
 		}
 		return next, func() string { return seen }, func() { _ = answer.Body.Close() }
 	}
-	log.Info("node has its CIDRs", "cidrs", "10.1.0.0/24 fd00::/64")
+	four, six := netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00::/64")
+	log.Info("node has its CIDRs", "cidrs", []netip.Prefix{four, six})
 	log.Debug("nothing to see")
 	next, id, end := follow("")
 	given := next()
@@ -281,7 +281,7 @@ func TestEveryDecisionIsStreamedOnceWithItsOutcome(t *testing.T) {
 	g.Expect([]string{failed.Error, failed.Handlers[0].Error, failed.Description}).To(Equal([]string{"the cloud is full", "the cloud is full", "node=worker-0001"}))
 	last := id()
 	end()
-	log.Info("node is gone; its CIDRs are released", "cidrs", "10.1.0.0/24")
+	log.Info("node is gone; its CIDRs are released", "cidrs", four)
 	again, _, endAgain := follow(last)
 	g.Expect(again().Name).To(Equal("node is gone; its CIDRs are released"), "the stream goes on after the last event")
 	close(stop)
@@ -289,49 +289,19 @@ func TestEveryDecisionIsStreamedOnceWithItsOutcome(t *testing.T) {
 	endAgain()
 	about := p.decisions.about("", netip.MustParsePrefix("10.1.0.7/32"), 5)
 	g.Expect(about).To(HaveLen(2))
-}
-
-func TestWrittenEventsAreDecisions(t *testing.T) {
-	g := NewWithT(t)
-	kept, status := newDecisions(time.Now), http.StatusCreated
-	var sent []byte
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		sent, _ = io.ReadAll(r.Body)
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte("{}"))
-	}))
-	t.Cleanup(server.Close)
-	for i, media := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
-		config := &rest.Config{Host: server.URL}
-		config.ContentType = media
-		config.Wrap(kept.transport)
-		client, err := kubernetes.NewForConfig(config)
-		g.Expect(err).NotTo(HaveOccurred())
-		status = []int{http.StatusCreated, http.StatusForbidden}[i]
-		_, _ = client.CoreV1().Events("default").Create(t.Context(), &corev1.Event{
-			ObjectMeta: metav1.ObjectMeta{Name: "e"}, InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "worker-1"},
-			Type: "Warning", Reason: "CIDRNotAvailable", Message: "No block is left",
-		}, metav1.CreateOptions{})
-		g.Expect(sent).NotTo(BeEmpty(), "the request has its body")
-		_, _ = client.CoreV1().Nodes().Get(t.Context(), "x", metav1.GetOptions{})
-	}
-	all, _ := kept.since(0)
-	g.Expect(all).To(HaveLen(2), "other requests are not kept")
-	for i, r := range all {
-		g.Expect(r.Name + " " + r.Description).To(Equal("Event CIDRNotAvailable Warning Node=worker-1 No block is left"))
-		g.Expect(r.Handlers[0].Change == "written").To(Equal(i == 0))
-	}
-	g.Expect(all[1].Error).To(ContainSubstring("403"))
-	g.Expect(kept.about("worker-1", netip.Prefix{}, 9)).To(HaveLen(2))
-	g.Expect(kept.about("worker", netip.Prefix{}, 9)).To(BeEmpty(), "a part of a name is another node")
+	log.Info("nodes are gone for good; their IDs are released", "nodes", []string{"worker-1", "worker-2"})
+	log.Info("an address", "address", netip.MustParseAddr("10.1.0.7"), "none", netip.Addr{}, "prefix", netip.Prefix{})
+	g.Expect(p.decisions.about("", netip.MustParsePrefix("10.1.0.7/32"), 5)).To(HaveLen(3))
+	g.Expect(p.decisions.about("worker-2", netip.Prefix{}, 9)).To(HaveLen(1))
+	g.Expect(p.decisions.about("worker", netip.Prefix{}, 9)).To(BeEmpty(), "a part of a name is another node")
+	g.Expect(p.decisions.about("", netip.Prefix{}, 9)).To(BeEmpty())
 }
 
 func TestDecisionsAreBounded(t *testing.T) {
 	g := NewWithT(t)
 	d := newDecisions(time.Now)
 	for range 5 * decisionsMost / 2 {
-		d.add(controller.Record{})
+		d.add(decision{})
 	}
 	all, _ := d.since(0)
 	g.Expect(len(all)).To(BeNumerically("<=", decisionsMost))
@@ -347,10 +317,10 @@ func TestDecisionsOfTheLastHourAreCounted(t *testing.T) {
 	p.decisions = newDecisions(func() time.Time { return now })
 	p.page.decisions = p.decisions
 	decide := func(ago time.Duration, name, failure string) {
-		p.decisions.add(controller.Record{
+		p.decisions.add(decision{Record: controller.Record{
 			Name: name, Error: failure, ProcessingStart: now.Add(-ago),
 			Handlers: []controller.HandlerRecord{{Handler: "netresource", Error: failure}},
-		})
+		}})
 	}
 	decide(61*time.Minute, "given", "")
 	decide(59*time.Minute, "given", "")

@@ -212,8 +212,8 @@ func TestWithoutElection(t *testing.T) {
 	})
 }
 
-// TestAnOperatorIsKilled while it gives a node its podCIDRs: the next one, with or
-// without an election, gives the block that is under way to no other node, and does
+// TestAnOperatorIsKilled while it gives a node its podCIDRs. The next one, with or
+// without an election, gives the block that is under way to no other node. It does
 // not wait for a node that it cannot write.
 func TestAnOperatorIsKilled(t *testing.T) {
 	for _, elect := range []string{"--leader-elect=true", "--leader-elect=false"} {

@@ -39,9 +39,6 @@ func connect(o commandLine) (c clients, err error) {
 	typed, leases := rest.CopyConfig(c.config), rest.CopyConfig(c.config)
 	typed.ContentType = runtime.ContentTypeProtobuf
 	typed.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	if o.transport != nil {
-		typed.Wrap(o.transport)
-	}
 	leases.Timeout = o.elect.renewDeadline / 2
 	var errs [3]error
 	c.kube, errs[0] = kubernetes.NewForConfig(typed)

@@ -58,7 +58,6 @@ func open(ctx context.Context, o commandLine, h host, log *slog.Logger) (*operat
 		return nil, fmt.Errorf("read the host's name: %w", err)
 	}
 	kept := newDecisions(time.Now)
-	o.transport = kept.transport
 	log = slog.New(kept.wrap(log.Handler()))
 	p := &operator{
 		decisions: kept,

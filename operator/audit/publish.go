@@ -138,13 +138,27 @@ func (a *Auditor) announce(ctx context.Context, state findings.ClusterState, con
 		}
 		a.announced[f.Signature] = true
 		a.deps.Log.Warn("the objects of the cluster contradict each other",
-			"finding", f.Number, "name", f.Name, "text", f.Text)
+			append([]any{"finding", f.Number, "name", f.Name, "text", f.Text}, subject(f.Subject)...)...)
 	}
 	for signature := range a.announced {
 		if !present[signature] {
 			delete(a.announced, signature)
 		}
 	}
+}
+
+// subject returns what a finding is about as attributes of a log.
+func subject(s findings.Subject) (attrs []any) {
+	if s.Node != "" {
+		attrs = append(attrs, "node", s.Node)
+	}
+	if s.Addr.IsValid() {
+		attrs = append(attrs, "address", s.Addr)
+	}
+	if s.Prefix.IsValid() {
+		attrs = append(attrs, "prefix", s.Prefix)
+	}
+	return attrs
 }
 
 // writeEvent writes an event whose name follows from the finding: as long as the API

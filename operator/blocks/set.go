@@ -97,9 +97,9 @@ func (s *Set) Choose(o Owner, c Choice, now time.Time) ([]netip.Prefix, error) {
 	return h.prefixes(), nil
 }
 
-// served reports whether an owner needs no block of a pool: because it has one, because
-// it has a block of the pool's family outside of all ranges, or because the pool has no
-// ranges.
+// served reports whether an owner needs no block of a pool. It needs none if it has one
+// of the pool, if it has a block of the pool's family outside of all ranges, or if the
+// pool has no ranges.
 func (s *Set) served(h *holding, pool int) bool {
 	i := slices.IndexFunc(s.ranges, func(r *rangeState) bool { return r.Pool == pool })
 	if i < 0 {

@@ -20,9 +20,10 @@
 // A change of an object or of a key only queues the key. The Reflector then
 // compares the caches with the store by value, and writes the difference, up to
 // kvdb.MaxOps keys a transaction. It queues all keys when it begins, after every
-// error of the store, when a watch of the store ends, when the store's revision
-// goes back, when the API server begins to have a kind, and periodically. It also
-// watches the store, so it repairs at once what another writer changed or lost.
+// error of the store, and periodically. It does so as well when a watch of the
+// store ends, when the store's revision goes back, and when the API server begins
+// to have a kind. It also watches the store, so it repairs at once what another
+// writer changed or lost.
 //
 // # Leadership
 //

@@ -39,7 +39,7 @@ type ReleaserDeps struct {
 
 // Releaser releases the node IDs and the claims of nodes that are gone. A Node is
 // gone only if the API server itself has answered so twice, to a Get of its name
-// and with a list of all Nodes: after a wrong answer another node would get
+// and with a list of all Nodes. After a wrong answer another node would get
 // addresses that are in use. While the API server does not answer nothing is
 // released.
 type Releaser struct {

@@ -15,7 +15,8 @@ import (
 )
 
 // A NetResourceSet is deleted and made again for another machine while the operator does not
-// hear of it: because its watch was interrupted, it receives the new one as an update.
+// hear of it. The operator's watch was interrupted, so the operator receives the new one as
+// an update.
 func TestAnotherMachineGetsNoAddressOfTheFirst(t *testing.T) {
 	cc, config := defaults()
 	simulated(t, cc, config, func(t *testing.T, g *WithT, r *rig) {

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netresource keeps the addresses of every node at its watermarks: it
-// allocates them from a provider before pods need them, and releases excess ones,
-// never more than the node can spare (package watermark) and never one in use
-// (package handshake).
+// Package netresource keeps the addresses of every node at its watermarks. It
+// allocates them from a provider before pods need them, and releases excess ones.
+// It never releases more than the node can spare (package watermark) and never one
+// in use (package handshake).
 //
 // A NetResourceSetManager has a NetResource for each NetResourceSet. A Client
 // passes every change of those to Create, Update and Delete. The manager works in
@@ -23,11 +23,11 @@
 //
 // Each call has a deadline (CallTimeout, ReadTimeout) and its own goroutine. A
 // long call holds up no other node: it soon frees its worker's slot. After the
-// deadline its outcome is unknown: the manager makes no second call of its kind
-// for the node before the first has returned, or a reading of the provider has
-// shown its outcome. A gauge counts such calls, and the status of the node reports
-// them. A provider that panics, or returns neither a result nor an error, has
-// failed for that node only.
+// deadline its outcome is unknown. The manager makes no second call of its kind for
+// the node before the first has returned, or a reading of the provider has shown
+// its outcome. A gauge counts such calls, and the status of the node reports them.
+// A provider that panics, or returns neither a result nor an error, has failed for
+// that node only.
 //
 // The manager writes an address to the spec after the status that describes it.
 // It releases at the provider only what the API server has accepted as released.

@@ -9,8 +9,8 @@ import (
 )
 
 // excess holds how long a node has had too many addresses, and how many of them for how
-// long: steps of growing height, each with the time since when the excess has not been
-// below it.
+// long. It has steps of growing height, each with the time since when the excess has
+// not been below it.
 type excess []step
 
 type step struct {

@@ -201,10 +201,10 @@ func excludeFirst(t *testing.T, c *memcloud.Cloud, instance string) {
 }
 
 // operatorOfCilium models the requests of Cilium's operator, from which CCE's is derived
-// (pkg/aws/eni): workers take the addresses of each node with one request, or create,
-// attach and modify an interface; a reading of everything (4 requests: VPCs, subnets,
-// security groups, interfaces) begins 10 milliseconds after a change, and only it shows the
-// addresses to the node.
+// (pkg/aws/eni). Workers take the addresses of each node with one request, or create,
+// attach and modify an interface. A reading of everything (4 requests: VPCs, subnets,
+// security groups, interfaces) begins 10 milliseconds after a change. Only that reading
+// shows the addresses to the node.
 func (f fleet) operatorOfCilium(t *testing.T) (res result) {
 	synctest.Test(t, func(t *testing.T) {
 		b, begun := newBucket(), time.Now()
@@ -246,11 +246,11 @@ func (f fleet) operatorOfCilium(t *testing.T) (res result) {
 }
 
 // agentsOfAWS models the requests of AWS's agents (pkg/ipamd, pkg/awsutils) with
-// WARM_IP_TARGET=8: each reads its interfaces, and then assigns addresses, or creates an
-// interface (DescribeSubnets, CreateNetworkInterface, DescribeInstances for a free device,
-// AttachNetworkInterface, ModifyNetworkInterfaceAttribute). They do not know of each other:
-// the cloud refuses requests above the budget, and the SDK repeats them after a random part
-// of a time that doubles, from a second to 20.
+// WARM_IP_TARGET=8. Each agent reads its interfaces, and then assigns addresses, or creates
+// an interface (DescribeSubnets, CreateNetworkInterface, DescribeInstances for a free
+// device, AttachNetworkInterface, ModifyNetworkInterfaceAttribute). They do not know of
+// each other. The cloud refuses requests above the budget, and the SDK repeats them after a
+// random part of a time that doubles, from a second to 20.
 func (f fleet) agentsOfAWS(t *testing.T) (res result) {
 	synctest.Test(t, func(t *testing.T) {
 		b, begun, random := newBucket(), time.Now(), seeded()

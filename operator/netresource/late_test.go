@@ -32,8 +32,8 @@ func (r *rig) again(name string, spec v1alpha1.IPAMSpec) *agent {
 }
 
 // A node that was made again has the machine of the node before it, and with it a
-// call that has not returned: nothing is taken for it until then, and it goes on
-// whatever the outcome is.
+// call that has not returned. Nothing is taken for the node until then, and it goes
+// on whatever the outcome is.
 func TestACallReturnsAfterItsNodeWasMadeAgain(t *testing.T) {
 	for outcome, fails := range map[string]bool{"it was done": false, "it was not done": true} {
 		t.Run(outcome, func(t *testing.T) {

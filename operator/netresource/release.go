@@ -92,7 +92,8 @@ func (r *releases) countedSize(key string) int {
 }
 
 // abort cancels the release of as many addresses as are needed, those first that the
-// agent has not answered yet, and with them all of the family that is not counted.
+// agent has not answered yet. With them it cancels that of all addresses of the
+// family that is not counted.
 func (r *releases) abort(entries map[string]handshake.State, needed int) {
 	r.excess = nil
 	keys := slices.SortedFunc(maps.Keys(entries), func(a, b string) int {

@@ -209,7 +209,7 @@ func (a *Allocator) release(o blocks.Owner) {
 	blocks, shared := a.assigned.release(o)
 	a.reports.gone(o)
 	if len(blocks) > 0 {
-		a.log.Info("node is gone; its CIDRs are released", "node", o.Name, "cidrs", joined(blocks))
+		a.log.Info("node is gone; its CIDRs are released", "node", o.Name, "cidrs", blocks)
 	}
 	for _, c := range shared { // they may be alone with it now
 		a.enqueue(c.Holder.Name)

@@ -153,8 +153,8 @@ func (a *Allocator) choose(ctx context.Context, node *v1.Node) ([]netip.Prefix, 
 }
 
 // reserve allocates blocks for o. New ones are in no claim of another
-// node that was written before they were free: the claims are read again when
-// they are allocated for o, and thus after the Node object was gone by which an
+// node that was written before they were free. The allocator reads the claims again
+// when the blocks are allocated for o. By then the Node object is gone by which an
 // agent could have learned of them.
 func (a *Allocator) reserve(ctx context.Context, o blocks.Owner, sizes []int) ([]netip.Prefix, error) {
 	had, _ := a.assigned.blocks(o)
@@ -228,6 +228,7 @@ func (a *Allocator) patchSpec(ctx context.Context, node *v1.Node, blocks []netip
 	}
 	a.metrics.assignedAfter(a.deps.Now().Sub(node.CreationTimestamp.Time))
 	if text := a.settings.unreadSize(node, a.assigned.pools()); a.mode.allocates() && text != "" {
+		a.log.Warn("the size that a node asks for is not used", "node", node.Name, "reason", text)
 		a.reports.event(node, ReasonInvalidSize, text)
 	}
 	return live, nil
@@ -237,9 +238,9 @@ func (a *Allocator) patchSpec(ctx context.Context, node *v1.Node, blocks []netip
 func (a *Allocator) published(ctx context.Context, live *v1.Node, blocks []netip.Prefix) error {
 	if have, _ := podCIDRsOf(live); !slices.Equal(have, blocks) {
 		a.log.Warn("another process has written the podCIDRs of a node",
-			"node", live.Name, "has", joined(have), "offered", joined(blocks))
+			"node", live.Name, "has", have, "offered", blocks)
 	} else {
-		a.log.Info("node has its CIDRs", "node", live.Name, "cidrs", joined(blocks))
+		a.log.Info("node has its CIDRs", "node", live.Name, "cidrs", blocks)
 	}
 	return a.occupy(ctx, live)
 }

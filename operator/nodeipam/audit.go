@@ -23,8 +23,9 @@ func (a *Allocator) audits(ctx context.Context) {
 }
 
 // audit enqueues the names of all nodes that hold blocks and are not in the cache as
-// they are recorded, of all nodes without podCIDRs, of those with problems, and
-// of those whose conditions say so, which may be what an earlier leader has left.
+// they are recorded, and of all nodes without podCIDRs. It also enqueues those with
+// problems, and those whose conditions say so: an earlier leader may have left such
+// conditions.
 func (a *Allocator) audit() {
 	for _, o := range a.assigned.all() {
 		if node, err := a.lister.Get(o.Name); err != nil || ownerOf(node) != o || !hasPodCIDRs(node) {

@@ -95,7 +95,7 @@ func (d cloudBase) oneOfEach(node *v1.Node, all []netip.Prefix) (some []netip.Pr
 	}
 	if len(some) < len(all) {
 		d.log.Warn("a machine has more aliases than a node can have podCIDRs",
-			"node", node.Name, "aliases", joined(all), "taken", joined(some))
+			"node", node.Name, "aliases", all, "taken", some)
 	}
 	return some
 }
@@ -223,7 +223,8 @@ func (p *cloudPolicy) after(err error) (time.Duration, bool) {
 }
 
 // cloudDelay is the time to the next try after so many before it: 250 ms, each
-// time doubled, up to 5 s; by random, in [0, 1), from half to one and a half of it.
+// time doubled, up to 5 s. By random, in [0, 1), it is from half to one and a half
+// of that.
 func cloudDelay(before int, random float64) time.Duration {
 	const first, most = 250 * time.Millisecond, 5 * time.Second
 	base := float64(most)

@@ -18,14 +18,14 @@ var ErrDeposed = runner.ErrDeposed
 // Fence keeps a leader that was deposed from assigning blocks.
 //
 // A leader first writes to a node which blocks the node is about to get
-// (IntentAnnotation), then calls the fence, and then patches the podCIDRs of the
-// node under the resourceVersion that it had before the call. A new leader first
-// lists the nodes. A patch that an older leader has under way was fenced before
-// the new leader was elected. So the list shows either what the patch is about
-// to write, or a node that has changed since, for which the API server refuses
-// the patch. The new leader reserves these blocks for their nodes and assigns all
-// others at once. It writes to no node first, and no clock is involved. An
-// Allocator is for one leadership: a process that is elected again makes a new
+// (IntentAnnotation), and then calls the fence. After that it patches the podCIDRs
+// of the node under the resourceVersion that the node had before the call. A new
+// leader first lists the nodes. A patch that an older leader has under way was
+// fenced before the new leader was elected. So the list shows either what the patch
+// is about to write, or a node that has changed since, for which the API server
+// refuses the patch. The new leader reserves these blocks for their nodes and
+// assigns all others at once. It writes to no node first, and no clock is involved.
+// An Allocator is for one leadership: a process that is elected again makes a new
 // one, with a new Fence.
 type Fence = runner.Fence
 

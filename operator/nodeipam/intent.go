@@ -91,8 +91,8 @@ func (a *Allocator) occupyIntents(nodes []v1.Node) {
 }
 
 // checkOffer returns an error unless a leader can have offered these blocks. A node
-// may write its own annotations: what another node has in its podCIDRs, and what no
-// node gets, is not taken for it, so that the other node is not in a conflict. These
+// may write its own annotations. So what another node has in its podCIDRs, and what
+// no node gets, is not taken for it. The other node is then not in a conflict. These
 // blocks need not be held back, and the node is told anew before it gets others.
 func (a *Allocator) checkOffer(o blocks.Owner, intent []netip.Prefix) error {
 	if err := a.assigned.check(intent, a.settings.fits); err != nil {

@@ -6,8 +6,8 @@ package nodeipam
 import "time"
 
 // Timeout computes when a node is synchronized again: after Resync if there was no
-// error, after InitialRetry if there was one (whatever MaxBackoff is), and after
-// twice the last wait, at most MaxBackoff, for each further error in a row. It
+// error, and after InitialRetry if there was one (whatever MaxBackoff is). For each
+// further error in a row it is after twice the last wait, at most MaxBackoff. It
 // belongs to one goroutine at a time.
 type Timeout struct {
 	// Resync is the wait without an error.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runner holds what all controllers of the operator share: the election
-// of one process among several, the fence that keeps a deposed leader from
+// Package runner holds what all controllers of the operator share. These are the
+// election of one process among several, the fence that keeps a deposed leader from
 // writing, a work queue, writes with conflict handling, and metrics.
 //
 // A Runner waits for its Lease, makes the Term of that leadership, and starts the

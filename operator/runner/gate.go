@@ -14,8 +14,8 @@ import (
 // that begins after the last of them came answers all of them. An answer from
 // before a call is never used for it: the caller may have read something newer
 // since. Any goroutine may call Check. It waits no longer than its context, except for
-// the caller that asks: it also waits for the question before its own and for the
-// answer, so twice the timeout at most.
+// the caller that asks. That caller also waits for the question before its own and for
+// the answer, so twice the timeout at most.
 type Gate struct {
 	ask     func(context.Context) error // nil: every answer is nil
 	timeout time.Duration               // of one question

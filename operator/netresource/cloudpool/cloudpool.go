@@ -10,21 +10,22 @@
 // stays for as long: absence in one reading proves nothing. An address that a reading shows
 // on two machines is given to neither, but stays with a node that has it in its pool.
 //
-// More addresses come from the interface with the most room; if none has room, from a new
-// interface in the usable subnet of the machine's zone with the most free addresses. A call
-// that takes addresses takes as many as are wanted in one request, and a new interface is
-// created with them. With Config.Prefixes the unit is a prefix of the cloud; a subnet that
-// has no whole prefix left gives single addresses. A dual-stack node gets the IPv6
-// addresses first: the manager counts the IPv4 addresses, and so repeats a call of which
-// the second half has failed.
+// More addresses come from the interface with the most room. If none has room, they come
+// from a new interface in the usable subnet of the machine's zone with the most free
+// addresses. A call that takes addresses takes as many as are wanted in one request, and a
+// new interface is created with them. With Config.Prefixes the unit is a prefix of the
+// cloud; a subnet that has no whole prefix left gives single addresses. A dual-stack node
+// gets the IPv6 addresses first: the manager counts the IPv4 addresses, and so repeats a
+// call of which the second half has failed.
 //
 // Released are whole free prefixes and addresses, those of the interface with the highest
 // device number and the highest address first. An interface that CreateInterface has
 // created and that has become empty by that is deleted, unless it is the first one, a
 // trunk or an Elastic Fabric Adapter. Each reading is followed by a sweep, at most once a
-// minute, or once in OrphanAge if that is less: it deletes orphans, and such interfaces of
-// the nodes' machines that have been empty, for Config.OrphanAge. It leaves machines without
-// a NetResourceSet alone: their agents may ask the cloud themselves.
+// minute, or once in OrphanAge if that is less. After Config.OrphanAge the sweep deletes
+// orphans, and such interfaces of the nodes' machines that have been empty for that time.
+// It leaves machines without a NetResourceSet alone: their agents may ask the cloud
+// themselves.
 //
 // Any goroutine may call any method. No lock is held during a call of the cloud. An error
 // of the cloud leaves the provider's state as it was; the manager reads the outcome back.

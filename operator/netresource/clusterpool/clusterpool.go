@@ -6,16 +6,16 @@
 // a key of the node's pool, a CIDR of the size that its AddressPool states.
 //
 // The NetResourceSets are authoritative. A block in a node's pool when the node is first
-// seen belongs to the node, whether or not an AddressPool contains it; so does a block
-// without an owner of which the node reports an address in use. Nothing is allocated
-// before the first call of Resync, which must come after all NetResourceSets were seen: an
-// operator that starts would otherwise allocate the block of another node. Until then the
-// newest version of each object counts; after that, only what this provider allocates and
-// releases. A block that an earlier operator has announced for a node (IntentAnnotation) is
-// the node's, too. If the block is not free, the node does not get it, but this operator
-// keeps it from all others: the write that was announced may still arrive. Cool-downs are not stored: for an operator that starts, a cooling block is
-// free. A block of two nodes stays with both, and the status of the later node reports it;
-// no third node gets it.
+// seen belongs to the node, whether or not an AddressPool contains it. So does a block without
+// an owner of which the node reports an address in use. Nothing is allocated before the first
+// call of Resync, which must come after all NetResourceSets were seen: an operator that starts
+// would otherwise allocate the block of another node. Until then the newest version of each
+// object counts; after that, only what this provider allocates and releases. A block that an
+// earlier operator has announced for a node (IntentAnnotation) is the node's, too. If the block
+// is not free, the node does not get it, but this operator keeps it from all others: the write
+// that was announced may still arrive. Cool-downs are not stored: for an operator that starts,
+// a cooling block is free. A block of two nodes stays with both, and the status of the later
+// node reports it; no third node gets it.
 //
 // If there are pools of both families, a node begins with a block of each, or with none.
 // Further blocks are of IPv4, which watermarks count. A node that has blocks of one family

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netresourcetest checks that a provider keeps the contract of
-// netresource.AllocationImplementation and netresource.NetResourceOperations, as
-// the manager relies on it, also while the cloud behind it throttles, hangs, fails, loses
-// answers and shows old readings.
+// netresource.AllocationImplementation and netresource.NetResourceOperations, as the
+// manager relies on it. The provider must keep it also while the cloud behind it
+// throttles, hangs, fails, loses answers and shows old readings.
 //
 // A test describes the provider by a function that makes worlds. A World is one cloud with
 // machines of its own: the provider reaches it through whatever injects the faults
@@ -98,7 +98,8 @@ type Provider struct {
 // Shape holds a check's needs of a world.
 type Shape struct {
 	// Units is the number of units that the subnet of all machines has at most, of which
-	// interfaces may need some themselves; 0: at least twelve for each of three machines.
+	// interfaces may need some themselves. If it is 0, there are at least twelve for each
+	// of three machines.
 	Units int
 	// DualStack makes the provider give addresses of both families.
 	DualStack bool
