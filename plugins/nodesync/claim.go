@@ -60,9 +60,9 @@ var (
 // attempts bounds the attempts of a claim against nodes that write faster.
 const attempts = 100
 
-// Claim finds the ID that this instance has, or claims one: the pinned one; the
-// one that it remembers (want.ID), of which its leases are; else the smallest
-// that was never used or cleanly released; else the one that was released
+// Claim finds the ID that this instance has, or claims one. It claims the pinned one, or
+// the one that it remembers (want.ID), of which its leases are. Else it claims the
+// smallest that was never used or cleanly released, else the one that was released
 // longest ago. The record is in the store when Claim returns.
 func Claim(ctx context.Context, store kvdb.Store, who Identity, want Held, now time.Time) (Held, error) {
 	for range attempts {
@@ -448,10 +448,9 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 		old.SupersededBy = c.id
 		t.put(kv.NodeRecordKey(s.Id), s.revision, old)
 	}
-	switch {
-	case record == c.own.NodeRecord:
+	if record == c.own.NodeRecord {
 		t.conds = append(t.conds, kvdb.AtRevision(kv.NodeRecordKey(c.id), c.own.revision))
-	default:
+	} else {
 		t.put(kv.NodeNameKey(who.Name), c.nameAt, &kv.NodeName{Id: c.id, Instance: who.Instance})
 		t.put(kv.NodeRecordKey(c.id), was.revision, record) // revision 0 where there was none
 	}
@@ -484,9 +483,9 @@ func (r *register) write(ctx context.Context, store kvdb.Store, who Identity, c 
 	return Held{c.id, record.Generation}, err
 }
 
-// others are the IDs that this instance has beside the one that it claims: the
-// one before, where another one is pinned, and what a claim has left that stopped
-// halfway, where the name says that the ID came after it.
+// others are the IDs that this instance has beside the one that it claims. They are the
+// one before, where another one is pinned, and what a claim that stopped halfway has
+// left. The latter counts where the name says that the claimed ID came after it.
 func (r *register) others(ctx context.Context, store kvdb.Store, who Identity, c claim) (all []stored, err error) {
 	if c.own.NodeRecord != nil && c.own.Id != c.id {
 		all = append(all, c.own)

@@ -66,7 +66,7 @@ func (l *Loop) BeforeResync(f func() error) (called bool, err error) {
 	if l.p.loop == nil {
 		return true, f()
 	}
-	return l.p.loop.BeforeResync(f)
+	return l.p.BeforeResync(f)
 }
 
 // Status returns the state of the event loop.
