@@ -47,7 +47,7 @@ const forever = math.MaxInt64
 const unanswered = "?"
 
 // attachment is the state of one attachment. Requests take effect in the order in which
-// their connections were accepted: a DEL frees nothing of a later ADD that is answered, and
+// their connections were accepted. A DEL frees nothing of a later ADD that is answered, and
 // an ADD takes nothing after a later DEL.
 type attachment struct {
 	addr    string // "": nothing is held; unanswered, or an address
@@ -75,12 +75,11 @@ func (h *history) record(op Op) {
 	h.ops = append(h.ops, op)
 }
 
-// end is called when the abandoned requests are over too, with the leases of that moment:
-// it ends the ops that are not over, and adds that a lease without an answer does not
-// stay.
-func (h *history) end(held map[Key]string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// ended is called when the abandoned requests are over too, with the leases of that moment.
+// It returns the history with an end to the ops that are not over, and with reads of the
+// leases: a lease without an answer does not stay.
+func (h *history) ended(held map[Key]string) *history {
+	h = &history{began: h.began, ops: h.Ops()}
 	now := h.Now()
 	seen := map[Key]bool{}
 	var more []Op
@@ -101,6 +100,7 @@ func (h *history) end(held map[Key]string) {
 		)
 	}
 	h.ops = append(h.ops, more...)
+	return h
 }
 
 // Ops are all ops so far, in the order of their calls.

@@ -103,11 +103,10 @@ func (r *rally) run(epoch int, rnd *rand.Rand) (*history, error) {
 	if err := errors.Join(append(errs, stop())...); err != nil {
 		return nil, err
 	}
-	held, err := r.quiet(h)
+	h, err := r.end(h)
 	if err != nil {
 		return nil, err
 	}
-	h.end(held)
 	for _, k := range keys {
 		if _, f, err := ask(r.socket, k.request(Del), leaving{}); err != nil || f != Answered {
 			return nil, fmt.Errorf("DEL %s: %s: %w", k, f, err)
@@ -252,6 +251,22 @@ func (r *rally) gc(h *history, op Op, keys []Key, rnd *rand.Rand) ([]Op, error) 
 		ops = append(ops, op)
 	}
 	return ops, err
+}
+
+// end returns the history with the leases in the end. An ADD may repeat the lease of another
+// client and be abandoned. A DEL that came between then leaves the lease to the agent, which
+// takes it back a little later. So the leases are read again until an order explains them.
+func (r *rally) end(h *history) (*history, error) {
+	for limit := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		held, err := r.quiet(h)
+		if err != nil {
+			return nil, err
+		}
+		ended := h.ended(held)
+		if r.agent == nil || time.Now().After(limit) || !errors.Is(ended.checkKeys(searchLimit), errNoOrder) {
+			return ended, nil
+		}
+	}
 }
 
 // quiet waits until the agent has done all requests and taken back the leases whose
