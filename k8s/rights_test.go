@@ -139,8 +139,8 @@ func (b *box) node(name string) string {
 }
 
 // TestRightsMakeAWire: the rights of the agent's pod make a wire, also into a namespace
-// where IPv6 is turned off, which takes a setting, and an address on an interface of a cloud.
-// None of its capabilities is too many.
+// where IPv6 is turned off, which takes a setting. They also put an address on an interface
+// of a cloud. None of the pod's capabilities is too many.
 func TestRightsMakeAWire(t *testing.T) {
 	b := newBox(t)
 	for _, capability := range b.spec.SecurityContext.Capabilities.Add {
