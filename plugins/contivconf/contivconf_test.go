@@ -176,7 +176,7 @@ func TestSectionCadastre(t *testing.T) {
 }
 
 // A file that is empty, or that was cut off so that only the beginning of a section is left, is
-// not a file of defaults: with these the agent would leave the pods' network to others.
+// not a file of defaults. With the defaults the agent would leave the pods' network to others.
 func TestAFileThatWasCutOff(t *testing.T) {
 	const whole = `# the cluster
 ipamConfig:

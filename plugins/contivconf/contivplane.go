@@ -130,8 +130,8 @@ func (r *reading) contivPlane(c *Cadastre) {
 
 const needsPlane = "cadastre.dataplane none does not use it"
 
-// Masquerades reports whether the packets of the node's pods to the outside get the
-// node's address: if the cluster's do, or if an entry of the node under nodeConfig says so.
+// Masquerades reports whether the packets of the node's pods to the outside get the node's
+// address. They do if the cluster's do, or if an entry of the node under nodeConfig says so.
 func (c *Config) Masquerades(node string) bool {
 	for _, n := range c.NodeConfigs {
 		if n.NodeName == node && n.NatExternalTraffic {

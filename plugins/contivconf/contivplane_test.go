@@ -128,7 +128,7 @@ func TestMasqueradeOfOneNode(t *testing.T) {
 }
 
 // The addresses of the version of September 2018: pods and VPP-host links have half of
-// the network each, cut in /24; the nodes and VXLAN have the /23 number 125 and 127.
+// the network each, cut in /24. The nodes and VXLAN have the /23 number 125 and 127.
 func TestSmallContivCIDR(t *testing.T) {
 	for _, c := range []struct {
 		cidr        string

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestMetricsInTheManifests: agents of every mode listen for their own node; with the
-// lines that are comments, and component metrics, for the cluster: where the
-// annotations say, with the certificate that is mounted.
+// TestMetricsInTheManifests: agents of every mode listen for their own node. With the
+// lines that are comments, and component metrics, they listen for the cluster: where
+// the annotations say, with the certificate that is mounted.
 func TestMetricsInTheManifests(t *testing.T) {
 	g := gomega.NewWithT(t)
 	text, err := os.ReadFile("../../k8s/components/metrics/kustomization.yaml")

@@ -82,7 +82,7 @@ func TestPinnedIDs(t *testing.T) {
 }
 
 // For any networks: either they are refused, or every ID up
-// to the largest has a plan, the plans of two nodes are disjoint, and pinning
+// to the largest has a plan. Then the plans of two nodes are disjoint, and pinning
 // the next larger ID is refused.
 func TestAnAcceptedConfigurationHasAPlan(t *testing.T) {
 	network := func(t *rapid.T, second int, name string) string {

@@ -13,8 +13,8 @@
 // address succeeds. If the engine hangs up before it has the answer, the plugin
 // releases the pool or the address that it has chosen for the request.
 //
-// The plugin takes part in the rounds of the witnesses: it is the door through which
-// leases of containers that are gone are reclaimed, and it gives up requests for pools
+// The plugin takes part in the rounds of the witnesses. It is the door through which
+// leases of containers that are gone are reclaimed. It gives up requests for pools
 // that no network of the engine accounts for.
 package dockeripam
 

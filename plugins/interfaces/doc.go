@@ -17,7 +17,7 @@
 // A block from the cloud is in the ledger when the cloud has confirmed it, by the answer
 // to a call or by a reading. A block leaves the ledger, durably, before the cloud gets it
 // back, and only if none of its addresses is held, cooling or quarantined. Until the cloud
-// no longer shows it, it stays in the pool datastore.ReturningPool: a reading that is older
+// no longer shows it, it stays in the pool datastore.ReturningPool. A reading that is older
 // than the return does not bring it back, nor does one after a crash.
 //
 // # Failure

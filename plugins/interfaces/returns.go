@@ -67,16 +67,17 @@ func (p *Interfaces) hasBlocks(id string) bool {
 	return slices.ContainsFunc(p.store.Known(), func(b datastore.GrantedBlock) bool { return b.Interface == id })
 }
 
-// isWanted reports whether an interface, from which a return has failed, stays as it is: pods
-// need addresses again of one of the families, and takeBack takes what the interface has.
+// isWanted reports whether an interface, from which a return has failed, stays as it is. It
+// does if pods need addresses again of one of the families: takeBack then takes what the
+// interface has.
 func (p *Interfaces) isWanted(id string, families []ledger.Family) bool {
 	_, failed := p.failedReturns[id]
 	return failed && slices.ContainsFunc(families, func(f ledger.Family) bool { return p.short(f) > 0 })
 }
 
-// takeBack uses addresses of a family again that the cloud refuses to take: those that a
-// reading shows which is so much younger than the last try that the try has no effect any
-// more. Until then nothing goes back from that interface.
+// takeBack uses addresses of a family again that the cloud refuses to take. These are
+// addresses that a reading shows which is so much younger than the last try that the try
+// has no effect any more. Until then nothing goes back from that interface.
 func (p *Interfaces) takeBack(f ledger.Family) error {
 	for _, id := range slices.Sorted(maps.Keys(p.failedReturns)) {
 		n, i := p.short(f), p.view.find(id)

@@ -34,9 +34,9 @@ func TestABlockIsResizedInPlace(t *testing.T) {
 	}
 }
 
-// The address of a sandbox that a reboot has ended, and that its pod, whose
-// status is of before the reboot, still reports, is not in unknown use: it is
-// known whose it was. In quarantine it would be lost for good, at every reboot.
+// A reboot has ended a sandbox, and its pod, whose status is of before the reboot, still
+// reports the sandbox's address. That address is not in unknown use: it is known whose it
+// was. In quarantine it would be lost for good, at every reboot.
 func TestAfterARebootOldStatusesQuarantineNothing(t *testing.T) {
 	g := NewWithT(t)
 	n := running(t, defaults, 5)

@@ -224,9 +224,9 @@ func (i *IPAM) NatLoopbackIPs() []net.IP {
 	return each(i.nodes(), func(n addrplan.Node) net.IP { return toIP(n.NatLoopback) })
 }
 
-// NatLoopbackIP returns the IP address of a virtual loopback, used to route
-// traffic between clients and services via VPP even if the source and
-// destination are the same IP addresses and would otherwise be routed locally.
+// NatLoopbackIP returns the IP address of a virtual loopback. It is used to route traffic
+// between clients and services via VPP even if the source and destination are the same IP
+// addresses. Such traffic would otherwise be routed locally.
 func (i *IPAM) NatLoopbackIP() net.IP { return first(i.NatLoopbackIPs()) }
 
 // Nodes returns the subnets and addresses of this node, by family.

@@ -208,7 +208,7 @@ func (s *state) edges(block netip.Prefix) map[netip.Addr]string {
 }
 
 // BlockGateway returns the gateway of the pods in a block: the address after the network
-// address, or for a block that is too small the VPP end of this node's link.
+// address. For a block that is too small it is the VPP end of this node's link.
 func (i *IPAM) BlockGateway(block netip.Prefix) netip.Addr {
 	if !i.state.Load().isWhole(PodPool, block.Masked()) {
 		gateway, _ := addrspace.Nth(block.Masked(), 1)

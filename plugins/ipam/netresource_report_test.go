@@ -268,9 +268,9 @@ func TestALeasedAddressThatLeftThePoolIsReportedWithItsInterface(t *testing.T) {
 	})
 }
 
-// TestHandshakesOfARandomOperator has an operator that marks, aborts, releases
-// and gives at random, whose provider gives to others what was released; no
-// address is ever held that the provider has taken back.
+// TestHandshakesOfARandomOperator has an operator that marks, aborts, releases and gives
+// at random. Its provider gives to others what was released. No address is ever held that
+// the provider has taken back.
 func TestHandshakesOfARandomOperator(t *testing.T) {
 	released := 0
 	for seed := range uint64(45) {

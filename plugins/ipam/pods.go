@@ -234,7 +234,7 @@ func (i *IPAM) leasesOf(podID kv.PodID) []ledger.Lease {
 }
 
 // AllocatePodIPs leases an address of each family for the pod. During the pod's own
-// AddPod it returns the addresses that ipam has staged to the handlers of the event; for
+// AddPod it returns to the handlers of the event the addresses that ipam has staged. For
 // any other caller it fails with ledger.ErrBusy until the event is done.
 func (i *IPAM) AllocatePodIPs(podID kv.PodID, ipamType string, ipamData string) ([]net.IP, error) {
 	if err := i.checkNames(podID); err != nil {
@@ -349,7 +349,7 @@ func (i *IPAM) GetPodIP(podID kv.PodID) *net.IPNet { return first(i.GetPodIPs(po
 // During the pod's own AddPod it does nothing: only the revert of the event knows
 // whether the event claimed the address, or an earlier one.
 // A handler that calls it, for example in a DeletePod, releases only addresses of
-// AllocatePodIP: ipam itself releases the lease of the sandbox that the event deletes,
+// AllocatePodIP. ipam itself releases the lease of the sandbox that the event deletes,
 // and the newest sandbox of the pod may be another one.
 func (i *IPAM) ReleasePodIP(podID kv.PodID) error {
 	if err := i.usable(); err != nil {

@@ -51,7 +51,8 @@ func (i *IPAM) HostSubnetsOf(nodeID uint32) (all []netip.Prefix) {
 }
 
 // VxlanAddressesOf returns the VXLAN addresses of a node, one of each family, each with the
-// length of its network; none before the first resync or if the ID fits no VXLAN network.
+// length of its network. It returns none before the first resync or if the ID fits no VXLAN
+// network.
 func (i *IPAM) VxlanAddressesOf(nodeID uint32) (all []netip.Prefix) {
 	for _, f := range i.families() {
 		if p, err := f.VxlanIP(nodeID); err == nil {

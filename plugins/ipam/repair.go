@@ -20,10 +20,10 @@ import (
 // gone marks the origin of a pool whose custom network was deleted.
 const gone = " (deleted)"
 
-// Repair returns the repair of the pools in the cluster store. It writes lost pools
-// again, gives network "default" its first pool from the configuration and each custom
-// network its own, and drains the pool of a custom network that was seen being deleted.
-// It does not change an object that cannot be a pool; the plugin reports it.
+// Repair returns the repair of the pools in the cluster store. It writes lost pools again.
+// It gives network "default" its first pool from the configuration, and each custom network
+// its own. It drains the pool of a custom network that was seen being deleted. It does not
+// change an object that cannot be a pool; the plugin reports it.
 func Repair(conf contivconf.API) kubestate.Repair {
 	return func(known, found controller.KubeStateData, deleted []string) []kubestate.Write {
 		r := repair{

@@ -267,8 +267,8 @@ func some(rnd *rand.Rand) controller.KubeStateData {
 }
 
 // For any state that a node knows and finds: when its repairs are written, again and
-// again, there is soon nothing left; generations only rise, and nothing that was
-// known is lost.
+// again, there is soon nothing left. Generations only rise, and nothing that was known is
+// lost.
 func TestRepairEnds(t *testing.T) {
 	for seed := range uint64(2000) {
 		g := NewWithT(t)
@@ -436,9 +436,9 @@ func (h *history) state() []any {
 	}
 }
 
-// After any changes of the pools: every lease has stayed, no address was allocated
-// of what drains, or twice, and the changes have come to what one resync of the
-// final snapshot makes, of this process or of a new one.
+// After any changes of the pools every lease has stayed, and no address was allocated of
+// what drains, or twice. The changes have come to what one resync of the final snapshot
+// makes, of this process or of a new one.
 func TestChangesOfPoolsEndWhereAResyncEnds(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -165,9 +165,9 @@ func (i *IPAM) fromNodeObject(s *state, own *nodesync.Node) (refused bool) {
 	return refused
 }
 
-// refusal returns the reason why subnets cannot be blocks of this node: one overlaps a
-// network that is not for pods, lies outside the pod networks, is a whole pod network
-// that other nodes need too, or has no room for a pod.
+// refusal returns the reason why subnets cannot be blocks of this node. One of them
+// overlaps a network that is not for pods, or lies outside the pod networks. Or it is a
+// whole pod network that other nodes need too, or it has no room for a pod.
 func (i *IPAM) refusal(s *state, subnets []netip.Prefix) error {
 	if err := s.clash(subnets); err != nil {
 		return err

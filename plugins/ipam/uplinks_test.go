@@ -73,8 +73,8 @@ func TestALeasedAddressThatLeftThePoolKeepsItsUplink(t *testing.T) {
 	n.g.Expect(iface).To(Equal("eni-1"))
 }
 
-// An object that was deleted, or an operator that does not see an interface for a time, takes
-// no running pod off its interface: its packets would leave through another link.
+// An object that was deleted takes no running pod off its interface. Nor does an operator that
+// does not see an interface for a time. The pod's packets would leave through another link.
 func TestALeasedAddressKeepsAnInterfaceThatTheSetLacks(t *testing.T) {
 	for what, lack := range map[string]func() *kv.NetResourceSet{
 		"the set is deleted": func() *kv.NetResourceSet { return nil },

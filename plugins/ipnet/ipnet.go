@@ -394,7 +394,7 @@ func (p *IPNet) pin(main, derived netip.Prefix) netip.Prefix {
 }
 
 // publish publishes the addresses of this node. While a claim is not requested yet, those
-// in the node record stay: an upgraded agent, or one that must wait before its first
+// in the node record stay. An upgraded agent, or one that must wait before its first
 // claim, still has the address that it had.
 func (p *IPNet) publish(addresses []netip.Prefix) error {
 	p.publishUnderlay()

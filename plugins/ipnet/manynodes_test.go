@@ -19,7 +19,7 @@ import (
 )
 
 // wantedRoutes derives the routes of external IPAM from all nodes at once, in the simplest
-// way: a subnet that overlaps a claim of another node is not routed, and of two nodes with
+// way. A subnet that overlaps a claim of another node is not routed, and of two nodes with
 // one subnet the smaller ID counts. Blocks of this node are in own.
 func wantedRoutes(nodes nodesync.Nodes, self uint32, own ...string) []string {
 	holds := func(other *nodesync.Node, p netip.Prefix) bool {

@@ -99,9 +99,9 @@ func (p *IPNet) tunnelsOf(id uint32) map[string]*kv.NodeTunnel {
 	return all
 }
 
-// tunnelTo returns the tunnel to a node: nil without a transport that needs one, while this
-// node's own underlay is not found, and for a node that has not published what a tunnel
-// needs. The routes to that node are pending until then.
+// tunnelTo returns the tunnel to a node. It returns nil without a transport that needs one,
+// while this node's own underlay is not found, and for a node that has not published what a
+// tunnel needs. The routes to that node are pending until then.
 func (p *IPNet) tunnelTo(n *nodesync.Node) *kv.NodeTunnel {
 	if !p.Transport.IsTunnel() || p.waits() || n == nil || n.ID == 0 || n.ID == p.NodeSync.GetNodeID() ||
 		len(n.Underlay) == 0 {
@@ -148,7 +148,7 @@ func (p *IPNet) putTunnels(txn controller.ResyncOperations, nodes nodesync.Nodes
 }
 
 // updateTunnels follows the nodes with the given names, and those that have a claim to the
-// destination of a touched route: the subnets of a tunnel are those that lead to its node.
+// destination of a touched route. The subnets of a tunnel are those that lead to its node.
 func (p *IPNet) updateTunnels(names []string, routes map[string]bool, txn controller.UpdateOperations) {
 	if !p.Transport.IsTunnel() {
 		return

@@ -44,7 +44,7 @@ func uplinksOf(all []ipam.Uplink) map[string]uplinkNet {
 }
 
 // cloudRoutes reports whether the cloud itself routes to a block, because it is one of an
-// interface of another machine: packets to it need no route and no tunnel of this node.
+// interface of another machine. Packets to such a block need no route and no tunnel of this node.
 func (s *plan) cloudRoutes(block netip.Prefix) bool {
 	for _, u := range s.uplinks {
 		if slices.ContainsFunc(u.cloud, func(p netip.Prefix) bool { return covers(p, block) }) {

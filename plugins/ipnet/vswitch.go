@@ -13,7 +13,7 @@ import (
 
 // Vswitch describes a vswitch beside the kernel of the node, such as VPP. Its interface to
 // the other nodes has the node's addresses in nodeInterconnectCIDR. The VPP-host link
-// connects it with the kernel, which is in the same place for the network as a pod: other
+// connects it with the kernel, which is in the same place for the network as a pod. Other
 // nodes have routes to that link's subnet, and the vswitch sends there what only the kernel
 // can serve.
 type Vswitch struct {

@@ -44,7 +44,7 @@ type network struct {
 
 // networkOf derives the value of an attachment. The gateway of each address is that of
 // its block. In the default network there is one default route for each family. In a
-// custom network a default route would take over the egress of the pod: there a wired pod
+// custom network a default route would take over the egress of the pod. There a wired pod
 // has routes to the ranges of the network, and one whose interface another plugin makes
 // has none.
 func (p *IPNet) networkOf(e endpoint) network {

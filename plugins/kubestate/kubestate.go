@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubestate feeds the cluster's state into the event loop. A Source reads
-// what is reflected in the kvdb for this node, pushes it as one DBResync, and each
+// Package kubestate feeds the cluster's state into the event loop. A Source reads what
+// is reflected in the kvdb for this node, and pushes it as one DBResync. It pushes each
 // later change as a KubeStateChange (or, for configuration of the southbound, an
 // ExternalConfigChange). In a cluster without a kvdb, package apistore serves
 // Kubernetes' API server as one.

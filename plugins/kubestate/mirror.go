@@ -131,7 +131,8 @@ func (s *Source) save(ctx context.Context) {
 const saveAtOnce = 256
 
 // wholeTransactions returns the length of the shortest beginning of events that has at least
-// atLeast of them and ends with a transaction of the store; all of them if they are fewer.
+// atLeast of them and ends with a transaction of the store. It returns the length of all of
+// them if they are fewer.
 func wholeTransactions(events []kvdb.Event, atLeast int) int {
 	n := min(atLeast, len(events))
 	for n < len(events) && events[n].ModRevision == events[n-1].ModRevision {

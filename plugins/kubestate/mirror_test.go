@@ -102,7 +102,7 @@ func TestStartFromTheMirror(t *testing.T) {
 	}
 }
 
-// Many changes are mirrored in steps, each of whole transactions of the store: the mirror
+// Many changes are mirrored in steps, each of whole transactions of the store. The mirror
 // shares its file with the leases, and an ADD waits for a write that is under way.
 func TestManyChangesAreMirroredInSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -207,9 +207,8 @@ func (s *script) check(when string) {
 	s.g.Expect(faults).To(BeEmpty(), "%s: %v", when, s.log)
 }
 
-// After any faults the loop has the state of the store, and so
-// has the mirror a second later; no event on the way was wrong; and no pool that
-// the loop has followed is lost.
+// After any faults the loop has the state of the store, and so has the mirror a second
+// later. No event on the way was wrong, and no pool that the loop has followed is lost.
 func TestTheLoopEndsWhereTheStoreIs(t *testing.T) {
 	for seed := range uint64(150) {
 		for _, restarts := range []bool{false, true} {

@@ -16,11 +16,11 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Repair returns what to write into the store before this node follows its state:
-// values that this node knew and the store lost (because it came back empty or older),
-// and first values that no node has written yet. It returns nothing if the store is in
-// order. It is pure. All nodes call theirs, so each message is written only if its key
-// has not changed since. known holds what this node knew before, found the present
+// Repair returns what to write into the store before this node follows its state. These
+// are values that this node knew and the store lost (because it came back empty or
+// older), and first values that no node has written yet. It returns nothing if the store
+// is in order. It is pure. All nodes call theirs, so each message is written only if its
+// key has not changed since. known holds what this node knew before, found the present
 // content, deleted the keys that the Source saw being deleted: any other missing value
 // may have been lost.
 type Repair func(known, found controller.KubeStateData, deleted []string) []Write

@@ -178,8 +178,8 @@ func TestAnUnreadableValueIsRepairedLikeAnAbsentOne(t *testing.T) {
 }
 
 // A store that comes back empty or older, or in which pools are deleted, has its pools
-// again before the loop receives the change: this node writes what it knew, also what
-// it knew before it was started.
+// again before the loop receives the change. This node writes what it knew, also what it
+// knew before it was started.
 func TestAStoreThatLosesPools(t *testing.T) {
 	for _, c := range []struct {
 		name string

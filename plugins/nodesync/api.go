@@ -4,14 +4,14 @@
 // Package nodesync claims this node's ID in the cluster store and tells other
 // plugins about the nodes of the cluster.
 //
-// An ID is claimed before the cluster's state is read for the first time, by the
-// node's name and its instance (Claim), remembered on the node's disk, and
-// confirmed from then on (IDClaimer). A record never disappears: an ID that is
-// released keeps its generation, and the one that was released longest ago is
-// the last to be used again. An agent that loses its ID (the cluster store
-// was wiped or came back older, and another node claimed the ID) keeps its leases,
-// makes no new one, and reports that. So does an agent that finds the beats of another
-// process with its identity: a clone of its disk, or a second copy of its memory.
+// An ID is claimed before the cluster's state is read for the first time, by the node's
+// name and its instance (Claim). It is remembered on the node's disk, and confirmed from
+// then on (IDClaimer). A record never disappears: an ID that is released keeps its
+// generation, and the one that was released longest ago is the last to be used again. An
+// agent loses its ID if the cluster store was wiped or came back older, and another node
+// claimed the ID. It keeps its leases, makes no new one, and reports that. So does an
+// agent that finds the beats of another process with its identity: a clone of its disk,
+// or a second copy of its memory.
 //
 // The event loop does the rest: each resync rebuilds the plugin's state, and
 // KubeStateChange changes it; each change of a node becomes a NodeUpdate event. The

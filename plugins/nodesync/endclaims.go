@@ -23,12 +23,12 @@ import (
 //     with the claim's UID, and the instance that has the claim has not beaten
 //     for e.After, under any node ID.
 //
-// An agent stops allocating before e.After, so that other nodes may hold the
-// prefixes at once. Before a held claim is deleted its end is written, and the
-// beats are read again: an agent that comes back beats first and looks at its
-// claims afterwards, so that either it is seen here, or it sees the end and
-// renews the claim, which then is not deleted. That needs no transactions. A
-// claim that cannot be decided does not keep others from ending.
+// An agent stops allocating before e.After, so that other nodes may hold the prefixes at
+// once. Before EndClaims deletes a held claim it writes the claim's end and reads the
+// beats again. An agent that comes back beats first and looks at its claims afterwards.
+// So either EndClaims sees the agent, or the agent sees the end and renews the claim,
+// which then is not deleted. That needs no transactions. A claim that cannot be decided
+// does not keep others from ending.
 func EndClaims(ctx context.Context, store kvdb.Store, e Expired, now time.Time) (ended []string, err error) {
 	kvs, _, err := store.List(ctx, kv.PrefixClaimPrefix, kv.BeatPrefix)
 	if err != nil {

@@ -23,12 +23,12 @@ type Expired struct {
 	Node func(name string) (uid string, found bool, err error)
 }
 
-// ReleaseExpired releases the IDs of nodes that are gone: no agent of the name
-// has beaten for e.After, whether it ended in good order or not, and the cluster
-// has no such node. It returns their names. An agent stops allocation before that
-// time, so the IDs may be claimed at once. A record that has no beat gets one
-// now, so that its time begins to run. What cannot be decided for one node
-// keeps no other from being released.
+// ReleaseExpired releases the IDs of nodes that are gone, and returns their names. A node
+// is gone if no agent of its name has beaten for e.After, whether it ended in good order
+// or not, and the cluster has no such node. An agent stops allocation before that time,
+// so the IDs may be claimed at once. A record that has no beat gets one now, so that its
+// time begins to run. What cannot be decided for one node keeps no other from being
+// released.
 func ReleaseExpired(ctx context.Context, store kvdb.Store, e Expired, now time.Time) (released []string, err error) {
 	nodes, err := List(ctx, store)
 	if err != nil {

@@ -104,9 +104,9 @@ func (r request) done(s register) (next []register, answers []request) {
 	return next, answers
 }
 
-// registerModel is the model of a store with transactions, or without them
-// (loose): a node that moves has two IDs for a moment there, and who comes then
-// may be refused what is free a moment later. Nothing is done by a refusal.
+// registerModel is the model of a store with transactions, or without them (loose). Without
+// them a node that moves has two IDs for a moment, and who comes then may be refused what
+// is free a moment later. Nothing is done by a refusal.
 func registerModel(loose bool) porcupine.NondeterministicModel {
 	return porcupine.NondeterministicModel{
 		Init: func() []any { return []any{register{}} },
@@ -207,9 +207,9 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// repeated returns requests that may have been done once more: without
-// transactions a release or a move cannot know whether it was contested before or
-// after it was done, and is done again, even if another request came in between.
+// repeated returns requests that may have been done once more. Without transactions a
+// release or a move cannot know whether it was contested before or after it was done. So
+// it is done again, even if another request came in between.
 func repeated(ops []porcupine.Operation) (all []porcupine.Operation) {
 	for _, op := range ops {
 		if r := op.Input.(request); (r.release || r.pinned != 0) && r.err == nil {

@@ -335,8 +335,8 @@ func (k *IDClaimer) claim(ctx context.Context, want Held) (Held, error) {
 	return held, err
 }
 
-// waitForNodes waits before the first claim in a store without any node: it may have
-// been wiped a moment ago, and nodes that know it are about to write it again.
+// waitForNodes waits before the first claim in a store without any node. The store may
+// have been wiped a moment ago, and nodes that know it are about to write it again.
 func (k *IDClaimer) waitForNodes(ctx context.Context) error {
 	if k.deps.FirstWait == 0 {
 		return nil

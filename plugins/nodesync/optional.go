@@ -14,9 +14,10 @@ type NodeGetter interface {
 // UnderlayPublisher is an optional interface of API. If it is missing, other nodes make no
 // tunnel to this one.
 type UnderlayPublisher interface {
-	// PublishUnderlay tells the cluster the addresses by which other nodes reach this one,
-	// one of each family at most, and the public key of its WireGuard tunnel, "" for
-	// none, once the event has committed. No address: other nodes make no tunnel to it.
+	// PublishUnderlay tells the cluster the addresses by which other nodes reach this one, one
+	// of each family at most. It also tells the public key of this node's WireGuard tunnel, ""
+	// for none. It tells both once the event has committed. No address: other nodes make no
+	// tunnel to it.
 	PublishUnderlay(addresses []netip.Addr, publicKey string)
 }
 

@@ -16,10 +16,10 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 
-// Agents of one cluster, in simulated time, driven by one seed: they start,
-// end, crash, lose and copy their disks; their links are bad; the store is
-// wiped and restored; IDs are released, rightly and wrongly; clocks jump.
-// Package effort chooses the seeds.
+// One seed drives the agents of one cluster in simulated time. They start, end, crash,
+// lose and copy their disks, and their links are bad. The store is wiped and restored.
+// IDs are released, rightly and wrongly, and clocks jump. Package effort chooses the
+// seeds.
 func TestAtRandom(t *testing.T) {
 	from, n := effort.Seeds(t, 24)
 	for kind := range stores() {

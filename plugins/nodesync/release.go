@@ -84,12 +84,12 @@ type Gone struct {
 	DryRun bool             // only look whether Release is refused
 }
 
-// Release gives up the ID and ends the claims of a node that is gone. It is
-// refused while the node's agent was there within the last g.Fresh, unless g.Force
-// is set, and while its agent beats: a node with a slow clock writes old beats. An ID
-// whose agent may still allocate, since it has not beaten for less
-// than g.Expire and has not said that it ends, is not released cleanly: another
-// node gets it only after that time. So it is with the claims.
+// Release gives up the ID and ends the claims of a node that is gone. It is refused while
+// the node's agent was there within the last g.Fresh, and while its agent beats: a node
+// with a slow clock writes old beats. If g.Force is set, neither refuses it. An agent may
+// still allocate if it has been silent for less than g.Expire and has not said that it
+// ends. Its ID is not released cleanly: another node gets it only after that time. So it
+// is with the claims.
 func Release(ctx context.Context, store kvdb.Store, g Gone, now time.Time) (uint32, error) {
 	r := release{Gone: g, now: now, wrote: map[uint32]*kv.NodeRecord{}, watched: map[uint32]int64{}}
 	if err := r.watch(ctx, store); err != nil {
@@ -158,8 +158,8 @@ func (r *release) beats(n Registered) bool {
 	return ok && n.beatAt != began && n.Beat != nil && !n.Beat.Stopped
 }
 
-// once releases what the node has, and then says that it is clean: in a store
-// without transactions its agent may have come back between the look at its
+// once releases what the node has, and then says that it is clean. These are two steps: in
+// a store without transactions the node's agent may have come back between the look at its
 // beat and the release. It would then have an ID that any node may claim.
 func (r *release) once(ctx context.Context, store kvdb.Store) (id uint32, err error) {
 	nodes, err := List(ctx, store)

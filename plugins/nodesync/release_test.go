@@ -73,8 +73,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// The copy of a disk under another name does not get the ID of the original, which
-// may be alive, when that is released by force: it waits until the beat is old.
+// The copy of a disk under another name does not get the ID of the original, which may be
+// alive, when that is released by force. It waits until the beat is old.
 func TestTheIDOfACopiedDiskIsReleasedByForce(t *testing.T) {
 	g := NewWithT(t)
 	store := mem.New()

@@ -15,18 +15,18 @@ import (
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 )
 
-// Repair returns the kubestate.Repair of node records for the agent of node name.
-// A record never disappears: one that this node knew and the store lacks, or has
-// of an earlier generation and released, was lost by the store and is written
-// again, whichever node it is of. Otherwise a newcomer could claim the ID of a
-// node that is about to come back, and routes to nodes that are alive would go.
+// Repair returns the kubestate.Repair of node records for the agent of node name. A record
+// never disappears. The store lost a record that this node knew if the store lacks it, or
+// has it of an earlier generation and released. This node writes it again, whichever node
+// it is of. Otherwise a newcomer could claim the ID of a node that is about to come back,
+// and routes to nodes that are alive would go.
 //
-// A record that the store has as held is written by its own node only, which
-// raises its generation when it is back: the ID is in no danger until then, and
-// with the API server as the store another node's agent may not write it. A record
-// of another instance is left alone, however early, unless it was cleanly
-// released: its holder may have allocated addresses of the ID. Nor is a release
-// repeated that an older store does not have: the agent may be back.
+// A record that the store has as held is written by its own node only, which raises its
+// generation when it is back. The ID is in no danger until then, and with the API server
+// as the store another node's agent may not write the record. A record of another
+// instance is left alone, however early, unless it was cleanly released: its holder may
+// have allocated addresses of the ID. Nor is a release repeated that an older store does
+// not have: the agent may be back.
 //
 // With a record that was lost go the claims of its node, which are written first:
 // otherwise another node could claim what a node holds that is not back yet.

@@ -58,8 +58,8 @@ func crash(t *testing.T, store *faulty.Store, w nodesync.Identity, d *disk, at e
 	return done >= n
 }
 
-// Crashes at any two moments of two starts, one after the other, the first of
-// which may be the very first one: the next start is a restart and does not wait.
+// An agent crashes at any two moments of two starts, one after the other. The first of
+// them may be the very first start. The next start is a restart and does not wait.
 func TestACrashAtAnyMomentIsFollowedByARestart(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		for _, torn := range []bool{false, true} {

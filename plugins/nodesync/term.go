@@ -33,8 +33,9 @@ func (k *IDClaimer) Until() time.Time {
 	return k.confirmed.Add(k.deps.Expire * 5 / 6)
 }
 
-// overdue returns a problem if the store has not confirmed the ID for so long
-// that another node may soon release it, or if the clock is behind the last confirmation.
+// overdue returns a problem if the store has not confirmed the ID for so long that another
+// node may soon release it. It returns one too if the clock is behind the last
+// confirmation.
 func (k *IDClaimer) overdue() (problem string, kind error) {
 	left := k.remaining()
 	k.mu.Lock()

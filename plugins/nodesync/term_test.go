@@ -18,8 +18,9 @@ import (
 )
 
 // An agent that is cut off allocates until 5/6 of the term have passed since it was
-// confirmed, not a moment longer, however the store is away and however often
-// it is asked; then it says so once, and goes on when it is confirmed again.
+// confirmed, not a moment longer. It makes no difference how the store is away and how
+// often the agent is asked. Then the agent says so once, and goes on when it is confirmed
+// again.
 func TestAnAgentThatIsCutOff(t *testing.T) {
 	for name, plan := range map[string]faulty.Plan{"fails": away, "does not answer": silent} {
 		for _, every := range []time.Duration{10 * time.Second, refresh, 23 * time.Hour} {
@@ -154,8 +155,8 @@ func TestAStartAfterALongTime(t *testing.T) {
 	})
 }
 
-// A clock that is set: ahead, the term is over earlier; back, by more than
-// clocks are corrected, the offset is unknown, so nothing is allocated until the store has
+// If a clock is set ahead, the term is over earlier. If it is set back, by more than clocks
+// are corrected, the offset is unknown, so nothing is allocated until the store has
 // confirmed the ID.
 func TestAClockThatIsSet(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -24,15 +24,15 @@ var (
 	errMoved = errors.New("this node's disk is of another machine")
 )
 
-// twins tells the beats of this process from those of a twin: another process
-// that has this node's instance, because the disk was copied, or this process's
+// twins tells the beats of this process from those of a twin. A twin is another process
+// that has this node's instance, because the disk was copied. Or it has this process's
 // session too, because a snapshot of the machine's memory was resumed.
 //
-// A beat is of this process if this process wrote it at that revision, or tried
-// to. It is of an earlier run if the disk names its session and it names this
-// machine. Every other beat is a twin's until the twin has stopped, or has not
-// beaten for as long as a beat is fresh, counted from when this process first
-// saw that beat: no clock of another machine is trusted for that.
+// A beat is of this process if this process wrote it at that revision, or tried to.
+// It is of an earlier run if the disk names its session and it names this machine.
+// Every other beat is a twin's until the twin has stopped, or has not beaten for as
+// long as a beat is fresh. That time counts from when this process first saw that
+// beat: this process trusts no clock of another machine for that.
 //
 // It belongs to the goroutine that confirms the node ID.
 type twins struct {

@@ -37,9 +37,9 @@ func readRecord(x kvdb.KeyValue) (*kv.NodeRecord, error) {
 	return m, nil
 }
 
-// isOwn reports whether a record that cannot be read is this node's, which may
-// then write it again: its disk remembers a claim of the ID, and the last claim
-// under its name was of this instance and this ID.
+// isOwn reports whether a record that cannot be read is this node's, which may then write
+// it again. It is this node's if the node's disk remembers a claim of the ID, and the last
+// claim under its name was of this instance and this ID.
 func (c claim) isOwn(who Identity, id uint32) bool {
 	return c.want.ID == id && c.want.Generation > 0 && c.name.Id == id && c.name.Instance == who.Instance
 }

@@ -95,8 +95,8 @@ func TestTheHolderWritesARecordThatCannotBeReadAgain(t *testing.T) {
 	})
 }
 
-// If the claim of the name is not of this ID and this instance, the record may be
-// another node's by now: what is allocated stays, and nothing new is allocated.
+// If the claim of the name is not of this ID and this instance, the record may be another
+// node's by now. What is allocated stays, and nothing new is allocated.
 func TestARecordThatCannotBeReadMayBeAnothers(t *testing.T) {
 	for name, c := range map[string]*kv.NodeName{
 		"of another instance": {Id: 2, Instance: "another"},

@@ -272,10 +272,11 @@ func (w *world) end(a *agent, crash bool) {
 // allocates reports whether an agent may allocate new addresses.
 func (a *agent) allocates() bool { return a.used.Load() != 0 && a.Problem() == "" }
 
-// excused reports whether an agent cannot know yet what became of its ID: the store
-// has lost its past since it was confirmed; or an administrator has released the ID of
-// an agent that was cut off, or of a machine that was to come back. An agent of
-// a disk that was copied may be moved by the other one while it is cut off.
+// excused reports whether an agent cannot know yet what became of its ID. It cannot if
+// the store has lost its past since the agent was confirmed. Nor can it if an
+// administrator has released the ID of an agent that was cut off, or of a machine that
+// was to come back. An agent of a disk that was copied may be moved by the other one
+// while it is cut off.
 func (w *world) excused(a *agent) bool {
 	copies := 0
 	for _, m := range w.machines {
@@ -442,8 +443,8 @@ func (w *world) waitUntilEqual() error {
 	return nil
 }
 
-// ends looks for what stays for ever: after a restart of all agents in good
-// weather none has two IDs, and when all nodes are gone all IDs can be had.
+// ends looks for what stays for ever. After a restart of all agents in good weather
+// none has two IDs, and when all nodes are gone all IDs can be had.
 func (w *world) ends() error {
 	w.reflect = 0
 	for _, m := range w.machines {

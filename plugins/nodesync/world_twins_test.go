@@ -56,8 +56,8 @@ func (a *agent) nodeDisk(d *nodesync.IDClaimerDeps) *disk {
 	return copied
 }
 
-// twice finds a twin of a that may allocate under the same ID where one of both has
-// had to notice the other: because nothing disturbs them, or because one has
+// twice finds a twin of a that may allocate under the same ID where one of both has had
+// to notice the other. It has had to because nothing disturbs them, or because one has
 // started on another machine while the other was confirmed.
 func (w *world) twice(a *agent) {
 	now := time.Now()

@@ -21,9 +21,9 @@ import (
 // errYoung is the kind of problem of an ID in quarantine.
 var errYoung = errors.New("the node ID was claimed in a new or wiped store")
 
-// quarantine returns until when an ID is quarantined that is claimed now, 0 for not
-// at all: the first claim in a store begins it, and those that find it under way
-// end with it.
+// quarantine returns until when an ID is quarantined that is claimed now, 0 for not at
+// all. The first claim in a store begins the quarantine. For claims that find it under
+// way it ends at the same time.
 func (r *register) quarantine(who Identity, now time.Time) int64 {
 	if who.Quarantine == 0 {
 		return 0

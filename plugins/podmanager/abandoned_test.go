@@ -258,7 +258,7 @@ func (s *scenario) step() {
 }
 
 // Random orders of ADDs and DELs: a caller that received an address has it until a later
-// DEL, all callers received the same one, and no lease is held that no caller received.
+// DEL. All callers received the same one, and no lease is held that no caller received.
 func TestRandomRequestsOfOneAttachment(t *testing.T) {
 	for seed := range uint64(200) {
 		slowly(t, func(g Gomega, a *agent) {

@@ -70,7 +70,7 @@ func (a *agent) cooling() (all []string) {
 	return all
 }
 
-// The first resync does not begin while a lease is released: it reads either no lease, and
+// The first resync does not begin while a lease is released. It reads either no lease, and
 // the release is done, or a lease that the loop takes away from the southbound.
 func TestTheFirstResyncWaitsForARelease(t *testing.T) {
 	early(t, func(g Gomega, a *agent) {

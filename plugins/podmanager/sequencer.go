@@ -12,11 +12,12 @@ import (
 )
 
 // sequencer orders the requests for one attachment by the tickets of their callers, in
-// whatever order they reach the loop: a DEL cancels every ADD of its key with an older
-// ticket, and frees no lease whose ADD has a newer one (ledger.Lease.Accepted, which
-// survives a restart). It holds a key only while a request for it is in progress, or may
-// come from a caller that was accepted before a DEL that is done. Requests and the loop
-// share it: the goroutine of a request begins it, the loop makes all other calls.
+// whatever order they reach the loop. A DEL cancels every ADD of its key with an older
+// ticket. It frees no lease whose ADD has a newer one (ledger.Lease.Accepted, which
+// survives a restart). The sequencer holds a key only while a request for it is in
+// progress, or may come from a caller that was accepted before a DEL that is done.
+// Requests and the loop share it: the goroutine of a request begins it, the loop makes
+// all other calls.
 type sequencer struct {
 	uptime func() time.Duration
 

@@ -53,7 +53,7 @@ func TestAnAbandonedAddAndAFailedRepetition(t *testing.T) {
 }
 
 // A DEL that was accepted before an ADD, and reaches the loop after it, must
-// not free the lease that the ADD's caller received: a later ADD is a new attachment.
+// not free the lease that the ADD's caller received. A later ADD is a new attachment.
 func TestADelThatAnAddOvertakes(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		del := a.begin(request("DEL", "c1"))

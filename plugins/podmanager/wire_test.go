@@ -227,7 +227,7 @@ func TestGCCollectsWires(t *testing.T) {
 }
 
 // The host end of a wire is in the result without a namespace, and the pod's end is the one
-// that the addresses belong to: portmap and bandwidth look for that.
+// that the addresses belong to. The plugins portmap and bandwidth look for that.
 func TestARequestedAddressOfAMainADD(t *testing.T) {
 	g := NewWithT(t)
 	a, _ := newWirer(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/cadastre/cadastre/witness"
 )
 
-// spare is added to the time of a pending lease, so that the ledger never ends it by itself:
-// after a process that stood still, or during a slow round, no witness has agreed. Each
+// spare is added to the time of a pending lease, so that the ledger never ends it by itself.
+// After a process that stood still, or during a slow round, no witness has agreed. Each
 // round decides on a pending lease, and a restart makes it held again.
 const spare = 365 * 24 * time.Hour
 

@@ -20,8 +20,8 @@
 //
 // # Failure
 //
-// A witness that cannot be read is missing in the World of that round: then no lease
-// that needs it is reclaimed, and a pending reclaim that needs it is undone. A change
-// of the ledger that fails is tried again by a later round. After a restart of the agent
+// A witness that cannot be read is missing in the World of that round. Then no lease
+// that needs it is reclaimed, and a pending reclaim that needs it is undone. A change of
+// the ledger that fails is tried again by a later round. After a restart of the agent
 // every reclaim begins anew: nothing of the evidence survives the process.
 package reclaim

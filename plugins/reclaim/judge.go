@@ -21,8 +21,8 @@ type Rules struct {
 	Undo     time.Duration // time from the begin of a reclaim to the release
 }
 
-// jump is the largest difference between the progress of the wall clock and of the uptime
-// from one round to the next that is not a jump of the wall clock.
+// jump is the largest difference that is not a jump of the wall clock. The difference is between
+// the progress of the wall clock and that of the uptime, from one round to the next.
 const jump = 3 * time.Second
 
 // Observation holds what one round has found.

@@ -20,10 +20,10 @@ type seen struct {
 	clean  bool // it shows the owner gone, and nothing puts that in doubt
 }
 
-// A random sequence of observations: the Judge begins a reclaim exactly if an unbroken
-// run of observations shows the owner gone, from one to the last, at least an interval apart,
-// and it has known the lease for the grace period. It releases exactly if the run goes on
-// until the end of the time to undo it.
+// A random sequence of observations. The Judge begins a reclaim exactly if an unbroken run of
+// observations shows the owner gone, and it has known the lease for the grace period. The run
+// goes from one observation to the last, and these two are at least an interval apart. The
+// Judge releases exactly if the run goes on until the end of the time to undo the reclaim.
 func TestJudgeProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newScene()

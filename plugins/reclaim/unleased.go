@@ -106,7 +106,8 @@ func (p *Plugin) actOnUnleased(ctx context.Context, o Observation) error {
 }
 
 // compare returns the addresses of active blocks that answer and that the ledger has no lease
-// for or lets cool, and the ones that this plugin has quarantined and that answer nowhere.
+// for or lets cool. It also returns the ones that this plugin has quarantined and that answer
+// nowhere.
 func (p *Plugin) compare(w *witness.World) (unknown, unseen map[place]string) {
 	unknown, unseen = map[place]string{}, map[place]string{}
 	blocks := p.Ledger.Stats()

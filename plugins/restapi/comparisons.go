@@ -31,8 +31,9 @@ type comparisons struct {
 	work    sync.WaitGroup
 }
 
-// recentFindings returns a comparison that is not older than half a minute; an older one if
-// the next one takes long; an error in it if there is none and ctx ends.
+// recentFindings returns a comparison that is not older than half a minute. It returns an
+// older one if the next one takes long, and one with an error in it if there is none and
+// ctx ends.
 func (p *RESTAPI) recentFindings(ctx context.Context) localapi.MapFindings {
 	f := &p.findings
 	f.mu.Lock()

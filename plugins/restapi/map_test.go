@@ -149,7 +149,7 @@ func (c slow) Check(ctx context.Context) (localapi.CheckReport, error) {
 }
 
 // An explanation answers without a comparison that takes too long. That one goes on for the
-// callers that come later, also if a caller has hung up, and while the next one is under way
+// callers that come later, also if a caller has hung up. While the next one is under way
 // they are shown the last one.
 func TestAnExplanationGivesUpASlowComparison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

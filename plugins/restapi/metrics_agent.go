@@ -75,8 +75,8 @@ func verificationsDesc() *prometheus.Desc {
 
 func loopDesc() *prometheus.Desc {
 	return prometheus.NewDesc("cadastre_loop_state",
-		"State of the event loop, 1 or 0 each: resynced (a resync has succeeded since the start), healthy (no healing "+
-			"is due), stuck (an event takes longer than its deadline), failed (the loop has ended with an error).",
+		"State of the event loop, 1 or 0 each. resynced: a resync has succeeded since the start. healthy: no healing "+
+			"is due. stuck: an event takes longer than its deadline. failed: the loop has ended with an error.",
 		[]string{"state"}, nil)
 }
 

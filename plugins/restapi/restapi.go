@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package restapi serves the agent's local HTTP API: one unix socket for the CNI
-// plugin, the command line and curl, and, if they are configured, a read-only TLS
-// listener and one for metrics and probes.
+// plugin, the command line and curl. If they are configured, it also has a
+// read-only TLS listener and one for metrics and probes.
 //
 // The socket has mode 0600, and the plugin answers only root and the agent's own user,
 // by the credentials of the peer. The plugin keeps no state but the last answers for the

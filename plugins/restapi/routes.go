@@ -105,9 +105,9 @@ func (p *RESTAPI) observed() *http.ServeMux {
 
 // answerAll answers in JSON to a path that mux does not know: 404, or 405 if another
 // method would do. net/http ends a request's context also when the caller
-// closes its sending half, as "nc -N" does. Such a caller still reads the answer, so
-// a request runs to its end, except two: an ADD whose caller has gone is released, and events
-// are followed as long as the caller is there.
+// closes its sending half, as "nc -N" does. Such a caller still reads the answer, so a
+// request runs to its end. There are two exceptions: an ADD whose caller has gone is
+// released, and events are followed as long as the caller is there.
 func answerAll(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {

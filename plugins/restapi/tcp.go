@@ -65,7 +65,7 @@ func (u *unheard) notes() []string {
 	return slices.Sorted(maps.Values(u.why))
 }
 
-// open listens on e's address, and tries until ctx ends: any user of the machine may
+// open listens on e's address, and tries until ctx ends. Any user of the machine may
 // have taken the port before the agent started, and must not keep pods from getting
 // addresses on the local socket.
 func (p *RESTAPI) open(ctx context.Context, e endpoint) (net.Listener, error) {

@@ -45,7 +45,7 @@ func (p *RESTAPI) trace(r *http.Request, command string, began time.Time) (conte
 }
 
 // answer announces the trace to the plugin, and returns the time at which the request was
-// served: the plugin may have the answer before the agent knows that it was delivered.
+// served. The plugin may have the answer before the agent knows that it was delivered.
 func (t traced) answer(w http.ResponseWriter) (at time.Time) {
 	if t.span == nil {
 		return at

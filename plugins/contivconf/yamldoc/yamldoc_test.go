@@ -145,7 +145,7 @@ type renamedFile struct {
 	} `json:"items"`
 }
 
-// A key with a former name fills the field of its name now, also in a section below; the
+// A key with a former name fills the field of its name now, also in a section below. The
 // file cannot have both, and what cannot be read is reported at the new name.
 func TestRenamedKeys(t *testing.T) {
 	former := map[string]string{"/old": "a", "/oldB": "inner.b", "/oldC": "inner.c", "items[]/was": "b"}

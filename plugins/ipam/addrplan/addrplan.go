@@ -194,8 +194,8 @@ func (c Cluster) Node(id uint32) ([]Node, error) {
 }
 
 // FromContivCIDR returns the networks of a cluster as parts of one prefix with at least 18
-// host bits: pods have its first block of 16 bits (7 bits a node), VPP-host links the
-// second (7 bits a node), node interconnect and VXLAN the next two blocks of 9 bits.
+// host bits. Pods have its first block of 16 bits (7 bits a node), VPP-host links the
+// second (7 bits a node). Node interconnect and VXLAN have the next two blocks of 9 bits.
 func FromContivCIDR(p netip.Prefix) (Family, error) {
 	width := p.Addr().BitLen()
 	if width-p.Bits() < 18 {

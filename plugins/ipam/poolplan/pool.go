@@ -223,8 +223,8 @@ func compareNames(a, b string) int {
 }
 
 // Merge returns the valid one of a pool that a node knows and the stored one, which may be
-// missing or older after a loss of the store: the one with the higher generation, else the
-// stored one; see Conflict. If write is true it must be stored.
+// missing or older after a loss of the store. That is the one with the higher generation,
+// else the stored one; see Conflict. If write is true it must be stored.
 func Merge(known, stored Pool) (p Pool, write bool) {
 	if known.Generation > stored.Generation {
 		return known, true

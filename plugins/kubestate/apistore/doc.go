@@ -32,7 +32,7 @@
 // A Txn is not atomic, because the API server has no transactions. It does its writes
 // one by one in their order, each only if its object meets its condition. It checks
 // conditions on keys that it does not write before the first write and again after the
-// last one, so of two transactions that each write what the other checks at most one
+// last one. So of two transactions that each write what the other checks at most one
 // succeeds. Nodes compete for NodeNames and PoolChange: these must after the last write
 // still be as they were written. A Txn that fails, also with ErrConditions, may have
 // done some of its writes. Callers order the writes so that each beginning of them is

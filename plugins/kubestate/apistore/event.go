@@ -26,9 +26,9 @@ type NodeWarning struct {
 	At              time.Time
 }
 
-// WarnNode writes a warning event about this store's Node. The name of the event
-// follows from its content: as long as the API server keeps the event (an hour by
-// default), an agent that starts again does not repeat it.
+// WarnNode writes a warning event about this store's Node. The name of the event follows
+// from its content. So an agent that starts again does not repeat it as long as the API
+// server keeps the event (an hour by default).
 func (s *Store) WarnNode(ctx context.Context, n NodeWarning) error {
 	event := s.warning(n.Reason, n.Message, n.At)
 	event.Name, event.Namespace = eventName(s.reader.node, n.Reason, n.Message), metav1.NamespaceDefault

@@ -469,9 +469,9 @@ func (c *Claimer) busyAgain(t Target) {
 	delete(c.idle, t)
 }
 
-// forget drops what the claimer knows of targets that are neither wanted nor in
-// use and of which the store has no claim of this node: a deletion of unknown
-// outcome was done, or the store lost the claim.
+// forget drops what the claimer knows of targets that are neither wanted nor in use and
+// of which the store has no claim of this node. Either a deletion of unknown outcome was
+// done, or the store lost the claim.
 func (c *Claimer) forget(stored []stored) error {
 	there := map[Target]bool{}
 	for _, s := range stored {

@@ -228,8 +228,8 @@ func TestBlocksWithLeasesAreClaimedAtTheStart(t *testing.T) {
 	})
 }
 
-// A machine that was set up anew under the same name has its predecessor's claims
-// once that may not allocate any more: those that it wants it keeps, the others go.
+// A machine that was set up anew under the same name has its predecessor's claims once
+// that may not allocate any more. It keeps those that it wants, the others go.
 func TestThePredecessorsClaims(t *testing.T) {
 	inWorld(t, func(w *world) {
 		other := block("10.1.78.0/24")

@@ -1,24 +1,24 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claims is the protocol by which nodes claim prefixes in the cluster
-// store: podCIDRs, static blocks and pinned node addresses, which other nodes
-// route to their holder and which do not follow from a node ID.
+// Package claims is the protocol by which nodes claim prefixes in the cluster store:
+// podCIDRs, static blocks and pinned node addresses. Other nodes route these prefixes
+// to their holder, and the prefixes do not follow from a node ID.
 //
-// A claim is a key of its own, by network, prefix and node. It is pending first.
-// Ask makes it held by a write that is conditional on the claim's own revision,
-// after a list has shown neither an overlapping held claim, nor an earlier
-// pending one, nor a node ID that implies an overlapping prefix. Of two claimants
-// the one whose pending claim was written later sees the other's, at each
-// interleaving of single writes, so that the protocol needs no transactions.
+// A claim is a key of its own, by network, prefix and node. It is pending first. Ask
+// makes it held by a write that is conditional on the claim's own revision. Before
+// that write, a list has shown neither an overlapping held claim, nor an earlier
+// pending one, nor a node ID that implies an overlapping prefix. Of two claimants the
+// one whose pending claim was written later sees the other's, at each interleaving of
+// single writes, so that the protocol needs no transactions.
 //
-// A pending claim allows nothing; any node may delete it, which makes its owner
-// begin again. So a claimant deletes the pending claim of a node that does not
-// beat, and the claimant of a node ID deletes those of what the ID implies
-// (Register.CheckID). A held claim is ended by its holder, which makes it pending
-// (Withdraw) and deletes it once its event loop has seen that (Delete); by the
-// release of the node (End), from a time on that the claim then says; or by the
-// node itself under another instance, which inherits it.
+// A pending claim allows nothing; any node may delete it, which makes its owner begin
+// again. So a claimant deletes the pending claim of a node that does not beat, and
+// the claimant of a node ID deletes those of what the ID implies (Register.CheckID).
+// The holder of a held claim ends it: it makes the claim pending (Withdraw) and
+// deletes it once its event loop has seen that (Delete). The release of the node ends
+// a held claim too (End), from a time on that the claim then says. So does the node
+// itself under another instance, which inherits the claim.
 //
 // All functions may be called from any goroutine. An error that is not
 // ErrConditions leaves the outcome unknown; the next call reads it back.
@@ -105,9 +105,9 @@ func (r Register) Ask(ctx context.Context, me Node, t Target, now time.Time) (Ou
 	return r.ask(ctx, me, t, asking{now: now})
 }
 
-// Restore is Ask for a node that held the claim, or that has leases there, and may
-// find no claim in the store, which was wiped or came back older, or had none before
-// the node was upgraded: it deletes the pending claims that are in the way, also
+// Restore is Ask for a node that held the claim, or that has leases there. The node may
+// find no claim in the store: the store was wiped or came back older, or had none before
+// the node was upgraded. Restore deletes the pending claims that are in the way, also
 // earlier ones. A held claim of another node stays.
 func (r Register) Restore(ctx context.Context, me Node, t Target, now time.Time) (Outcome, error) {
 	return r.ask(ctx, me, t, asking{now: now, first: true})

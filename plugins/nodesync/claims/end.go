@@ -96,9 +96,9 @@ func (r Register) Skip(ctx context.Context, name string, explicit bool) (func(id
 	}, nil
 }
 
-// End ends the claims of a node that was released: those of an agent that stopped
-// allocating by itself by now, Expire after its last beat, at once; the others
-// from then on. A claim that changes meanwhile is looked at again.
+// End ends the claims of a node that was released. Those of an agent that stopped
+// allocating by itself by now, Expire after its last beat, end at once. The others end
+// from that time on. A claim that changes meanwhile is looked at again.
 func (r Register) End(ctx context.Context, node string, now time.Time) error {
 	for range attempts {
 		v, err := r.view(ctx)

@@ -29,8 +29,8 @@ func (c *counted) List(ctx context.Context, prefixes ...string) ([]kvdb.KeyValue
 	return c.Store.List(ctx, prefixes...)
 }
 
-// A node that waits lists the store when something changes that it may wait for,
-// and not with each commit of its event loop or each claim of a large cluster.
+// A node that waits lists the store when something changes that it may wait for. It does
+// not list it with each commit of its event loop or each claim of a large cluster.
 func TestANodeThatWaitsListsOnlyForWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -169,9 +169,9 @@ func (r Register) blocker(v view, me Node, t Target, revision int64, now time.Ti
 	return b, nil
 }
 
-// predecessor reports whether the record of an earlier instance of a node counts
-// for t, as that of another node does: its agent may still run, and allocate blocks
-// that have no claims to inherit. Of a node address it has nothing to allocate.
+// predecessor reports whether the record of an earlier instance of a node counts for
+// t, as that of another node does. Its agent may still run, and allocate blocks that
+// have no claims to inherit. Of a node address it has nothing to allocate.
 func (v view) predecessor(n *kv.NodeRecord, t Target) bool {
 	b := v.beat(n.Id, n.Instance)
 	return t.Network == kv.PodNetworkClaims && n.SupersededBy != 0 && b != nil && !b.Stopped

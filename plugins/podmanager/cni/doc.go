@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cni holds the CNI protocol that both ends of the agent's socket share: what a runtime passes to the executable (Invocation), the request
-// to the agent (Request), the agent's answer (Reply or Error), and the intents that replace
-// a DEL while the agent is away. The plugin is the main plugin of a network, for which the
-// agent makes the pods' interfaces, with
+// Package cni holds the CNI protocol that both ends of the agent's socket share. This is what a
+// runtime passes to the executable (Invocation), the request to the agent (Request), and the
+// agent's answer (Reply or Error). The package also holds the intents that replace a DEL while
+// the agent is away. The plugin is the main plugin of a network, for which the agent makes the
+// pods' interfaces, with
 //
 //	{"cniVersion": "1.1.0", "name": "pods", "type": "cadastre-cni"}
 //

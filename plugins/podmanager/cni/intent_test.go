@@ -219,8 +219,8 @@ func TestADirectoryThatCannotBeRead(t *testing.T) {
 	g.Expect(all).To(BeEmpty())
 }
 
-// A runtime repeats its DELs, and the agent applies some meanwhile: an intent that is
-// written again or goes while it is read is not refused, which would lose the DEL.
+// A runtime repeats its DELs, and the agent applies some meanwhile. An intent that is
+// written again or goes while it is read is not refused: a refusal would lose the DEL.
 func TestAnIntentIsWrittenAgainWhileItIsRead(t *testing.T) {
 	g := NewWithT(t)
 	dir := intentDir(t)

@@ -97,9 +97,10 @@ type Status struct {
 	KVDBConnected bool   `json:"kvdbConnected"`
 	KVDBError     string `json:"kvdbError,omitempty"`
 	KVDBRevision  int64  `json:"kvdbRevision"`
-	// KVDBAway holds the time since when the store does not answer, and AllocatesUntil the time
-	// at which the agent stops to allocate new addresses if it does not answer again: after it
-	// another node may have the node ID or a block. Both are missing while the store answers.
+	// KVDBAway holds the time since when the store does not answer. AllocatesUntil holds the
+	// time at which the agent stops to allocate new addresses if the store does not answer
+	// again. After that time another node may have the node ID or a block. Both are missing
+	// while the store answers.
 	KVDBAway       time.Time `json:"kvdbAway,omitzero"`
 	AllocatesUntil time.Time `json:"allocatesUntil,omitzero"`
 	// StateFrom names the source of that state: remote (the cluster store), mirror
