@@ -23,10 +23,10 @@
 //
 // An update calls descriptors only for the values that differ from the made ones, and for
 // those that depend on them. Its cost does not grow with the number of other values. A
-// resync first retrieves the actual values of all kinds, then applies the difference: a
-// value that is right is not touched, and a value that is not wanted is removed, also one
-// of an earlier process. Removals come first, because an address of a removed value may be
-// in a new one.
+// resync first retrieves the actual values of all kinds, then applies the difference. It
+// does not touch a value that is right. It removes a value that is not wanted, also one of
+// an earlier process. Removals come first, because an address of a removed value may be in
+// a new one.
 //
 // If a transaction reverts on failure, all of it is undone in the opposite order, also if
 // its context has ended. A value of such a transaction that would be pending is a failure

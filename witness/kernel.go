@@ -35,7 +35,7 @@ type Namespace struct {
 	Cookie uint64
 	NSID   int  // the ID in the host's namespace, as "ip netns list-id" shows it; -1: none
 	Host   bool // the namespace of the host
-	// Counts says that the namespace has to do with this node: it is the host's, a link leads
+	// Counts says that the namespace has to do with this node. It is the host's, a link leads
 	// from it to the host's, or a lease, the runtime, Docker's sandbox folder or libcni's
 	// cache names it. Any user of the node can make others.
 	Counts bool

@@ -62,8 +62,8 @@ func best(host *Namespace, a netip.Addr) (found []Route) {
 	return found
 }
 
-// leads reports whether what the host sends over a link can arrive in a namespace: the other
-// end of the link is there, or that of the link below or of one of its ports.
+// leads reports whether what the host sends over a link can arrive in a namespace. It can if
+// the other end of the link is there, or that of the link below or of one of its ports.
 func (e *evidence) leads(link *Link, ns *Namespace) bool {
 	all, ok := e.toward[link.Index]
 	if !ok {

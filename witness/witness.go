@@ -25,11 +25,12 @@ const (
 func Names() []Name { return []Name{Kernel, Runtime, Engine, Cluster} }
 
 // ErrNotApplicable is wrapped by the error of a reader whose source this node does not
-// have and does not need, such as the Docker engine on a node without Docker's driver.
+// have and does not need. An example is the Docker engine on a node without Docker's
+// driver.
 var ErrNotApplicable = errors.New("not applicable")
 
 // Absent reports whether an error of a reader says that this node does not have the source
-// at all: an error in its chain has the method Absent, or it is not applicable.
+// at all. Then an error in its chain has the method Absent, or it is not applicable.
 func Absent(err error) bool {
 	var x interface{ Absent() bool }
 	return errors.Is(err, ErrNotApplicable) || errors.As(err, &x) && x.Absent()

@@ -42,7 +42,7 @@ func linkObeysRouters(link string) bool {
 }
 
 // ignoreRouters makes a link ignore router advertisements, in the network namespace of the
-// calling thread: no pod and no other node is a router of this node, and one that says so
+// calling thread. No pod and no other node is a router of this node, and one that says so
 // would get all IPv6 packets of the node. A setting that cannot be written is not an error
 // while the kernel ignores them for another reason.
 func ignoreRouters(link string) error {

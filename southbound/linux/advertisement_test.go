@@ -100,9 +100,9 @@ func setting(t *testing.T, ns *netlab.Namespace, name, value string) {
 	}
 }
 
-// A pod that advertises itself as a router gets no packet of the node: neither on a node
-// without IPv6 pods, whose kernel is a host and listens to routers, nor on a router that is
-// told to listen all the same.
+// A pod that advertises itself as a router gets no packet of the node. This holds on a node
+// without IPv6 pods, whose kernel is a host and listens to routers. It also holds on a
+// router that is told to listen all the same.
 func TestAPodCannotBecomeTheRouterOfTheNode(t *testing.T) {
 	for _, c := range []struct{ forwarding, accept string }{{"0", "1"}, {"1", "2"}} {
 		t.Run("forwarding="+c.forwarding, func(t *testing.T) {

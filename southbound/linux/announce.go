@@ -15,9 +15,9 @@ import (
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
-// announce tells the neighbours on a link that an address is at the link's MAC address now: a
-// neighbour that has talked to an earlier owner of the address goes on with that one's MAC
-// address for up to a minute otherwise. It needs CAP_NET_RAW.
+// announce tells the neighbours on a link that an address is at the link's MAC address now.
+// Otherwise a neighbour that has talked to an earlier owner of the address goes on with that
+// one's MAC address for up to a minute. It needs CAP_NET_RAW.
 func announce(ns *rtnl.Namespace, link linkID, mac hardware, address netip.Addr) error {
 	frame := advertisement(mac, address)
 	if address.Is4() {

@@ -26,12 +26,13 @@
 // The routes of protocol 202 are own routes, whichever program made them: those of an
 // earlier agent are taken over. The descriptor changes no other route. If there is a
 // foreign route to a destination in the same table, of any metric, its key fails with
-// southbound.ErrForeign and all routes to it stay, also an own route that was there first. A
-// new route is added with NLM_F_EXCL. To change one, the descriptor appends the new route
-// and then removes the old one by its protocol. So there is no moment without a route,
-// unless the old one has a form that the descriptor does not make and the kernel cannot hold
-// both; and it replaces nothing that may have become foreign. A foreign route of another
-// metric that appears between the check and the change is noticed at the next check only.
+// southbound.ErrForeign. All routes to that destination stay, also an own route that was
+// there first. A new route is added with NLM_F_EXCL. To change one, the descriptor appends
+// the new route and then removes the old one by its protocol. So there is no moment without
+// a route, unless the old one has a form that the descriptor does not make and the kernel
+// cannot hold both. The descriptor also replaces nothing that may have become foreign. A
+// foreign route of another metric that appears between the check and the change is noticed
+// at the next check only.
 //
 // A route is correct only while its gateway is on-link on its interface. Values with a
 // destination that is not in canonical form, or a gateway of the other family, are invalid.
@@ -44,9 +45,9 @@
 //	egress      chains egress, egress-ipv4 and egress-ipv6 of the nftables table inet cadastre
 //
 // The links have the alias cadastre:node. All that is in the table cadastre is ours. The rules
-// of AllowForward have the comment cadastre; they are at the end of chain FORWARD of
-// iptables, behind all other rules, because an accept in our own table cannot override a
-// drop in another one. Without AllowForward, Notes names the firewalls that drop packets.
+// of AllowForward have the comment cadastre. They are at the end of chain FORWARD of iptables,
+// behind all other rules, because an accept in our own table cannot override a drop in another
+// one. Without AllowForward, Notes names the firewalls that drop packets.
 //
 // WireGuard of this process (if the kernel has none) needs /dev/net/tun and works while the
 // process runs. Its link and the routes stay behind, so packets are dropped meanwhile and

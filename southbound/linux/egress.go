@@ -21,9 +21,9 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// Chains of the masquerade. The base chain has one rule for each source; it sends a new
-// connection to the chain of its family, which has one rule for each direct destination
-// and the masquerade at its end.
+// Chains of the masquerade. The base chain has one rule for each source, which sends a
+// new connection to the chain of its family. That chain has one rule for each direct
+// destination and the masquerade at its end.
 const (
 	egressBase = "egress"
 	egressIPv4 = "egress-ipv4"

@@ -44,9 +44,9 @@ func networkVNI(name string) uint32 {
 	return uint32(vni)
 }
 
-// networkLinks is the descriptor of the values below "link/": the VXLAN link of a network
-// with a routing table of its own, and the rules by which packets that arrive through it
-// are looked up in that table.
+// networkLinks is the descriptor of the values below "link/". Such a value is the VXLAN
+// link of a network with a routing table of its own, and the rules of that link. By these
+// rules the kernel looks up packets that arrive through the link in that table.
 type networkLinks struct {
 	host  *tunnelHost
 	peers *networkPeers

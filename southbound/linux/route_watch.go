@@ -21,8 +21,8 @@ var _ southbound.Watcher = (*routes)(nil)
 
 // Watch calls changed for each value whose destination loses a route, or gets another one.
 // If a link of the node goes down or up, or gets or loses an address, it calls changed for
-// all: the kernel removes the IPv4 routes through the link and announces no removal, and
-// gateways may be on-link again. Links of pods do not count.
+// all. The kernel may have removed the IPv4 routes through the link without an announcement,
+// and gateways may be on-link again. Links of pods do not count.
 func (d *routes) Watch(ctx context.Context, changed func(key string)) error {
 	pods := map[int]bool{} // indexes of our links
 	var links []netlink.Link
@@ -73,7 +73,7 @@ func turned(m syscall.NetlinkMessage) bool {
 }
 
 // moved returns the place of an announced route, if it is that of a value that may not be
-// complete any more: its route is gone, or another one is there.
+// complete any more. Then its route is gone, or another one is there.
 func (d *routes) moved(m syscall.NetlinkMessage) (p routePlace, ok bool) {
 	r, ok := parseRoute(m.Data)
 	if !ok {

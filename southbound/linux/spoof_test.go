@@ -33,8 +33,8 @@ func forged(pod *labPod, from, to netip.AddrPort) []byte {
 }
 
 // SECURITY.md names what a pod can do with the source address of another pod, and how an
-// administrator prevents it: it can send, the answer goes to the owner, and it cannot send
-// with an IPv4 address of the node.
+// administrator prevents it. The pod can send, and the answer goes to the owner. The pod
+// cannot send with an IPv4 address of the node.
 func TestAForgedSourceGetsNoAnswer(t *testing.T) {
 	l := newWireLab(t, Options{})
 	web, db, evil := l.pod(), l.pod(), l.pod()
@@ -76,7 +76,7 @@ func TestAForgedSourceGetsNoAnswer(t *testing.T) {
 }
 
 // A pod that says by ARP that it has the address of another pod, or of the gateway, gets
-// none of their packets: the neighbours at both ends of a wire are permanent, and each pod
+// none of their packets. The neighbours at both ends of a wire are permanent, and each pod
 // has a wire of its own.
 func TestAPodCannotAnswerForAnotherOne(t *testing.T) {
 	l := newWireLab(t, Options{})

@@ -138,7 +138,7 @@ func (h *tunnelHost) dress(link netlink.Link, alias string, mtu int, addresses [
 }
 
 // setAddresses makes wanted the addresses of a link. It adds before it removes, so that a
-// family has an address all the time, and adds again what the kernel removes together with
+// family has an address all the time. It adds again what the kernel removes together with
 // the first IPv4 address of a prefix.
 func (h *tunnelHost) setAddresses(link netlink.Link, wanted []netip.Prefix) error {
 	name := link.Attrs().Name

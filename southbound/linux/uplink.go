@@ -25,7 +25,7 @@ import (
 // that a cloud has attached, and whose addresses pods have. The link is found by its MAC. It
 // is never renamed, and its own addresses belong to the node's configuration, such as DHCP.
 // Each uplink has a routing table with its ranges on-link, a default route to each gateway,
-// and an unreachable route behind these: a packet from one of its addresses never leaves
+// and an unreachable route behind these. So a packet from one of its addresses never leaves
 // through another link. All uplinks share rules, in each family, by which packets to pods of
 // this node reach their wires, and replies to connections to the node leave as its own.
 type uplinks struct {

@@ -21,10 +21,11 @@ import (
 	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
-// uplinkAddresses is the descriptor of the values below "uplinkaddress/": the rule by which
-// packets from a pod's address use the table of its uplink, and the proxy neighbour by which
-// the node answers for the address on that link. Neighbours are told of a new one at once. While
-// the uplink is not made, the rule rejects the packets: they leave through no other link.
+// uplinkAddresses is the descriptor of the values below "uplinkaddress/". Such a value is a
+// rule and a proxy neighbour. By the rule packets from a pod's address use the table of its
+// uplink. By the proxy neighbour the node answers for the address on that link. Neighbours are
+// told of a new address at once. While the uplink is not made, the rule rejects the packets:
+// they leave through no other link.
 type uplinkAddresses struct {
 	opt   Options
 	ns    *rtnl.Namespace // of the descriptor of uplinks, which closes it

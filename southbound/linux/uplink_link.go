@@ -152,8 +152,8 @@ func (u *uplinks) link(want uplink) (hostLink, error) {
 }
 
 // selectLink returns the link with the MAC of an uplink. Links that are stacked on another
-// one share its MAC: of a VLAN and the link below it the lower one counts, of a bridge or a
-// bond and its ports the upper one, through which the kernel routes.
+// one share its MAC. Of a VLAN and the link below it the lower one counts. Of a bridge or a
+// bond and its ports the upper one counts, through which the kernel routes.
 func selectLink(want uplink, links []hostLink) (hostLink, error) {
 	var found []hostLink
 	for _, l := range links {
@@ -301,8 +301,8 @@ func (u *uplinks) prepared(want uplink, link hostLink) (is bool, err error) {
 	return is, err
 }
 
-// checkAddress notes a link that has no IPv4 address in one of its ranges: the kernel then asks for
-// neighbours with the address of another link, which a cloud may drop.
+// checkAddress notes a link that has no IPv4 address in one of its ranges. The kernel then
+// asks for neighbours with the address of another link, which a cloud may drop.
 func (u *uplinks) checkAddress(want uplink, link hostLink) error {
 	text := ""
 	have, err := readObjects(u.host, link.index)

@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// replies sends the replies of pods to connections that came to an address of the node, such
-// as those to a host port or a NodePort, back as the node's own packets. They have the node's
-// address when they leave, and a cloud drops them on the link of the pod's uplink.
+// replies sends the replies of pods to connections that came to an address of the node back
+// as the node's own packets. Such a connection is, for example, one to a host port or a
+// NodePort. The replies have the node's address when they leave, and a cloud drops them on
+// the link of the pod's uplink.
 //
 // A connection to an address of the node is marked if it enters by the link by which the main
 // table leads back to its source. A packet of a pod with that mark uses the main table.

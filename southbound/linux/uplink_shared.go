@@ -33,9 +33,10 @@ func (u *uplinks) sharedRules(links []hostLink) ([]object, error) {
 }
 
 // localNetworks returns the networks of other programs that are on the node itself, such as
-// those of a container engine's bridges: the ranges on a link that leads out of the node by no
-// interface. The cloud would drop what a pod sends to another range through the link of that
-// range. Routes to single addresses do not count: there may be one for each container.
+// those of a container engine's bridges. They are the ranges on a link that leads out of the
+// node by no interface. The cloud would drop what a pod sends to another range through the
+// link of that range. Routes to single addresses do not count: there may be one for each
+// container.
 func localNetworks(routes []parsed, links []hostLink, known *uplinkLinks) (all []netip.Prefix) {
 	outer := outerLinks(routes, links, known)
 	cloud := known.cloud()
@@ -68,8 +69,8 @@ func (l hostLink) stacked() bool {
 	return false
 }
 
-// outerLinks returns the indexes of the links that are not of a network on the node:
-// hardware, the links of uplinks and default routes, what is stacked on these, the ends of
+// outerLinks returns the indexes of the links that are not of a network on the node. They
+// are hardware, the links of uplinks and default routes, what is stacked on these, the ends of
 // other namespaces, and links of ours.
 func outerLinks(routes []parsed, links []hostLink, known *uplinkLinks) map[uint32]bool {
 	outer := map[uint32]bool{}

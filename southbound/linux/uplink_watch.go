@@ -22,10 +22,10 @@ func uplinkAnnouncements(groups []uint, changed func(string), each func(syscall.
 	}
 }
 
-// Watch calls changed if the link of an uplink appears, goes away, is renamed or is set
-// down, if a route or a rule of the uplinks is removed, and if a network on the node comes or
-// goes. Settings are not announced:
-// after each slowComparison, it calls changed for all.
+// Watch calls changed if the link of an uplink appears, goes away, is renamed or is set down.
+// It also calls changed if a route or a rule of the uplinks is removed, and if a network on
+// the node comes or goes. Settings are not announced: after each slowComparison, it calls
+// changed for all.
 func (u *uplinks) Watch(ctx context.Context, changed func(key string)) error {
 	groups := []uint{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,

@@ -385,7 +385,7 @@ func (v *vxlanPeers) adopt(all []controller.Value) {
 }
 
 // take removes the entries with the MAC address of a wanted value, and returns them as a
-// value: the wanted one if they are as it says, nil if there are none.
+// value. It returns the wanted one if they are as it says, and nil if there are none.
 func (e vxlanEntries) take(wanted *kv.NodeTunnel, local netip.Addr) *kv.NodeTunnel {
 	parsed, _ := net.ParseMAC(wanted.GetMac())
 	mac := parsed.String()

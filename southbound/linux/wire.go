@@ -197,7 +197,7 @@ func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fre
 }
 
 // checkFilter refuses a wire in a table of its own if the node checks the sources of all
-// links strictly: the check reads the main table, and would drop all that the pod sends.
+// links strictly. The check reads the main table, and would drop all that the pod sends.
 func (w *Wires) checkFilter(p *wirePlan) error {
 	if !p.isolated() {
 		return nil
@@ -283,9 +283,9 @@ func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 }
 
 // synchronize waits until both ends take and transmit packets, which the kernel prepares in
-// the background: it drops what the end that was set up first transmits before its carrier
-// is noticed (since Linux 6.8 a request for the link does not return earlier), and what
-// arrives for an IPv6 address before its local route is there.
+// the background. It drops what the end that was set up first transmits before its carrier
+// is noticed. Since Linux 6.8 a request for the link does not return before that. The
+// kernel also drops what arrives for an IPv6 address before its local route is there.
 func (w *Wires) synchronize(pod *rtnl.Socket, p *wirePlan, link hostLink) error {
 	if _, _, err := getLink(pod, p.podName); err != nil {
 		return fmt.Errorf("in %s: %w", p.netns, err)
@@ -527,9 +527,9 @@ func (w *Wires) detachOlder(older map[uint32]uint32, addresses []netip.Addr) err
 	return w.conntrack.remove(addresses)
 }
 
-// Delete detaches a wire: no packet from or to the pod passes any more, and before another
-// wire gets one of its addresses, the connection tracking has no entry of it. Sweep removes
-// the links.
+// Delete detaches a wire: no packet from or to the pod passes any more. Before another wire
+// gets one of its addresses, the connection tracking has no entry of that address. Sweep
+// removes the links.
 func (w *Wires) Delete(_ context.Context, key string, value proto.Message) error {
 	pod, ok := value.(*kv.PodNetwork)
 	if !ok || pod.GetWire() == nil {

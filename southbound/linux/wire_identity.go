@@ -37,8 +37,8 @@ func (w *Wires) differs(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket) error {
 }
 
 // confirm returns an error unless an open namespace is the one of a plan. If the identities do
-// not tell, two things do: the pod's link is the other end of ours, since a pair of links ends
-// with its namespace; or the wire is made for the first time, right after the ADD.
+// not tell, one of two facts does. The pod's link is the other end of ours, since a pair of
+// links ends with its namespace. Or the wire is made for the first time, right after the ADD.
 func (w *Wires) confirm(p *wirePlan, ns *rtnl.Namespace) error {
 	s, err := ns.Dial()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 
 // wireguard is the part of NodeNetwork that makes the node's WireGuard link. The kernel
 // makes it if it can. Otherwise this process does it on a TUN link, which stays when the
-// process ends, with its routes: until the next agent takes it over, packets to pods of
+// process ends, with its routes. Until the next agent takes it over, packets to pods of
 // other nodes are dropped, and never leave the node unencrypted.
 type wireguard struct {
 	host    *tunnelHost

@@ -104,7 +104,7 @@ func (u *userspaceWireguard) setKey(private wgtypes.Key, port int) error {
 }
 
 // setPeer sends only what differs: replacing all accepted addresses leaves a moment
-// without them. A new peer is greeted at once: it may still have the keys of an earlier
+// without them. A new peer is greeted at once. It may still have the keys of an earlier
 // agent, and would send packets that this one cannot decrypt for up to 15 s.
 func (u *userspaceWireguard) setPeer(public wgtypes.Key, before, peer wireguardPeer) error {
 	var s strings.Builder

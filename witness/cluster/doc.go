@@ -18,7 +18,8 @@
 // # Failure
 //
 // Read returns an error, and no view, before the first resync, while the loop has only
-// the mirror of the state, while the store does not answer, if a value of a pod or a
-// Node cannot be read, and if the cluster has Nodes but not this one. Without a cluster
-// store and without Kubernetes the error wraps witness.ErrNotApplicable.
+// the mirror of the state, and while the store does not answer. It also does so if
+// a value of a pod or a Node cannot be read, and if the cluster has Nodes but not this
+// one. Without a cluster store and without Kubernetes the error wraps
+// witness.ErrNotApplicable.
 package cluster

@@ -3,9 +3,9 @@
 
 package cluster
 
-// table represents an immutable map. with returns a changed one without copying it:
-// changes are linked before the base, and are merged into a new base when there are as
-// many of them as it has entries.
+// table represents an immutable map. with returns a changed one without copying it. It
+// links changes before the base, and merges them into a new base when there are as many
+// of them as the base has entries.
 type table[V any] struct {
 	base    map[string]V
 	newest  *change[V]

@@ -17,10 +17,10 @@
 // which only the kernel shows. An endpoint whose address the engine has just asked for
 // is in no view before the engine has stored it: two readings have to agree. A node of
 // a swarm sees the networks of other nodes' tasks only in part. Engines before API 1.52
-// do not say which gateway they have chosen for a subnet that a user has named; it is
-// then known only as the gateway of a running container (EnginePool.Gateway is the
-// zero Addr otherwise). PID is always 0: a container that is starting is locked, and
-// nothing that could wait for the caller's own answer is asked for.
+// do not say which gateway they have chosen for a subnet that a user has named. It is
+// then known only as the gateway of a running container (EnginePool.Gateway is the zero
+// Addr otherwise). PID is always 0: a container that is starting is locked, and nothing
+// that could wait for the caller's own answer is asked for.
 //
 // # Ownership and concurrency
 //

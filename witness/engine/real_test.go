@@ -67,9 +67,9 @@ func uses(v *witness.EngineView, addr string) string {
 	return strings.Join(all, ", ")
 }
 
-// All that a real engine holds of our driver is in the view: also a gateway that the
-// engine names only through a running container, a gateway that it writes as a prefix,
-// and addresses of containers that do not run.
+// All that a real engine holds of our driver is in the view. That includes a gateway
+// that the engine names only through a running container, a gateway that it writes as a
+// prefix, and addresses of containers that do not run.
 func TestRealEngine(t *testing.T) {
 	g := NewWithT(t)
 	e := dockertest.Start(t)

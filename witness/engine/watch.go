@@ -19,9 +19,9 @@ const (
 )
 
 // Watch calls changed after each event of a network or a container that may change a
-// view, and each time that it has connected, because it may have missed events before.
-// It runs until ctx ends. changed must not wait. Without an engine to read Watch keeps
-// trying; with None it waits for the end of ctx.
+// view. It also calls changed each time that it has connected, because it may have
+// missed events before. It runs until ctx ends. changed must not wait. Without an
+// engine to read Watch keeps trying; with None it waits for the end of ctx.
 func (r *Reader) Watch(ctx context.Context, changed func()) {
 	if r.options.Endpoint == None {
 		<-ctx.Done()

@@ -110,7 +110,7 @@ func ClusterKinds() []Kind {
 			"A block, podCIDR or claim of one node shares addresses with that of another node.",
 			"cluster",
 			"",
-			"keep the node whose pods use the block (cadastre leases on both); delete the other Node object, so that it gets another podCIDR, " +
+			"keep the node whose pods use the block (cadastre leases on both). Delete the other Node object, so that it gets another podCIDR, " +
 				"or end its claim (kubectl delete prefixclaims.cadastre.dev NAME)",
 		},
 		{

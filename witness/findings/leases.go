@@ -112,8 +112,9 @@ func (c *comparison) onNoLink(l *ledger.Lease) {
 }
 
 // WhyKept says why "cadastre repair C206 --all" keeps the lease of a missing address, "" if it
-// may release it: the node has no runtime that would tell whether the pod runs, no namespace
-// is at the path of the lease, and the cluster does not have the pod.
+// may release it. A release needs three facts. The node has no runtime that would tell
+// whether the pod runs. No namespace is at the path of the lease, and the cluster does not
+// have the pod.
 func WhyKept(l *ledger.Lease, world *witness.World) string {
 	runtime := world.Report(witness.Runtime)
 	switch {
@@ -185,10 +186,11 @@ func (c *comparison) inPlace(l *ledger.Lease, places []place) {
 }
 
 // ended says how the owner of a lease has ended whose address is in a place, "" if that is
-// not certain: the runtime has no sandbox of it and the file of its network namespace is
-// gone, or the engine has no use of it. Files of processes do not count, since the kernel's
-// view may lack processes. On the host, an address of Docker is a gateway; a swarm has
-// addresses that the engine does not list.
+// not certain. For a pod it is certain if the runtime has no sandbox of it and the file of
+// its network namespace is gone. For an address of Docker it is certain if the engine has
+// no use of it. Files of processes do not count, since the kernel's view may lack
+// processes. On the host, an address of Docker is a gateway; a swarm has addresses that the
+// engine does not list.
 func (c *comparison) ended(l *ledger.Lease, at place) string {
 	w := c.world
 	switch {

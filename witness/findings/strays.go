@@ -10,8 +10,9 @@ import (
 	"github.com/cadastre/cadastre/witness"
 )
 
-// notTheirOwn reports each namespace that has addresses of blocks which do not answer there: one
-// finding each, since any user of the node can make as many addresses as he likes.
+// notTheirOwn reports each namespace that has addresses of blocks which do not answer there.
+// It makes one finding for each namespace, since any user of the node can make as many
+// addresses as he likes.
 func (c *comparison) notTheirOwn() {
 	for ns, places := range c.strays {
 		slices.SortFunc(places, func(x, y place) int { return x.prefix.Addr().Compare(y.prefix.Addr()) })

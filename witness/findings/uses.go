@@ -61,8 +61,8 @@ func UsesOfPool(book Book, world *witness.World, subnet netip.Prefix, leases []l
 }
 
 // UsesWithoutLease returns the uses of addresses of this node's networks that the book does
-// not explain: the address has no lease, it is quarantined, or the pod that uses it is not
-// the one that holds it.
+// not explain. In such a use the address has no lease, it is quarantined, or the pod that
+// uses it is not the one that holds it.
 func UsesWithoutLease(book Book, world *witness.World) (all []Use) {
 	c := newComparison(book, world)
 	for _, a := range c.usedAddresses() {

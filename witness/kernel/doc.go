@@ -6,12 +6,13 @@
 //
 // # Sources
 //
-// A Reader finds namespaces in five places: the host's own; the files below folders; the
-// files that a caller names, such as those of leases; /proc/PID/ns/net of all processes;
-// and the links of the host, since the kernel gives the host's namespace an ID for each
-// namespace that one of its links leads to. The same namespace under several names
-// counts once. The last source needs no file and no process: it also shows a pod whose
-// file was removed, while a process or an open file still holds its namespace.
+// A Reader finds namespaces in five places. The first is the host's own namespace. Then
+// come the files below folders, the files that a caller names (such as those of leases),
+// and /proc/PID/ns/net of all processes. The last are the links of the host, since the
+// kernel gives the host's namespace an ID for each namespace that one of its links leads
+// to. The same namespace under several names counts once. The last source needs no file
+// and no process: it also shows a pod whose file was removed, while a process or an open
+// file still holds its namespace.
 //
 // # Privilege
 //
@@ -36,16 +37,16 @@
 //
 // Every user of a node can make a user namespace with network namespaces of its own, and give
 // their links any address. Namespace.Counts tells them from those that have to do with the
-// node: a link connects a namespace with the host's, or one of the files that name it is in
-// the folder of Docker's sandboxes or was passed to Read. The owner of a namespace plays no
-// part: pods and agents may have users of their own. World.Sightings says which addresses of
-// namespaces that count are reached there.
+// node. A namespace counts if a link connects it with the host's. It also counts if one of
+// the files that name it is in the folder of Docker's sandboxes or was passed to Read. The
+// owner of a namespace plays no part: pods and agents may have users of their own.
+// World.Sightings says which addresses of namespaces that count are reached there.
 //
 // # What a view proves
 //
 // An address in a view was on that link during the read. Absence from a view without
 // Hidden proves that no namespace which the sources show had the address when it was
-// read. The view is not a snapshot of one instant: an address that moves from a
+// read. The view is not a snapshot of one instant. An address that moves from a
 // namespace that is not yet read to one that already was is missed, so a caller needs
 // two views. A view cannot show:
 //
@@ -61,7 +62,7 @@
 // # Failure
 //
 // Read fails if the host's own namespace cannot be read, and on kernels before 4.20. A
-// namespace that ends while it is read is not an error, and neither is a path that is a
+// namespace that ends while it is read is not an error. Neither is a path that is a
 // plain file, such as a mount point that a reboot has left. A namespace that exists and
 // cannot be read is named in Hidden, with the reason.
 //

@@ -166,7 +166,7 @@ func (f *findings) processes(proc string) {
 }
 
 // unreadable hides the namespaces of processes that this one may not look into, unless
-// they are in the same namespace as a process that it may: the kernel gives each
+// they are in the same namespace as a process that it may. The kernel gives each
 // namespace files of its own below /proc/PID/net, and shows them to all.
 func (f *findings) unreadable(proc string, pids []int) {
 	why := errors.New("its network namespace cannot be seen: CAP_SYS_PTRACE is needed")

@@ -181,7 +181,7 @@ func TestThePathOfALease(t *testing.T) {
 	g.Expect(v.At(ns.Path())).NotTo(BeNil())
 }
 
-// A pod that no file and no visible process shows is found through the host's link: a
+// A pod that no file and no visible process shows is found through the host's link. A
 // runtime has removed the file, and a process that cannot end holds the namespace.
 func TestAPodWithoutAFile(t *testing.T) {
 	g := NewWithT(t)
@@ -323,7 +323,7 @@ func threadNamespaces(t *testing.T) []string {
 }
 
 // A namespace ends as soon as its file is removed, although a reader has read it, and
-// although another one reads all the time: the kernel then removes the host's link.
+// although another one reads all the time. The kernel then removes the host's link.
 func TestAReaderKeepsNoNamespaceAlive(t *testing.T) {
 	for name, readers := range map[string]int{"after a read": 0, "during reads": 2} {
 		t.Run(name, func(t *testing.T) {

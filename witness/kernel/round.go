@@ -115,7 +115,7 @@ func openNamespace(path string, id witness.NamespaceID) (fd int, is bool, err er
 }
 
 // linked reads the namespaces that the host's namespace has an ID for and that no file
-// and no process has shown: the other end of a link of the host leads to them.
+// and no process has shown. The other end of a link of the host leads to them.
 func (r *round) linked(ctx context.Context) (all []witness.Namespace, err error) {
 	ids, err := r.host.ids()
 	if err != nil {

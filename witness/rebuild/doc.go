@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package rebuild decides which leases a database had that was lost, from what the
-// witnesses show: the sandboxes of the runtime, the addresses in their network
-// namespaces, and the results that runtimes keep of each CNI ADD.
+// witnesses show. They show the sandboxes of the runtime, the addresses in their
+// network namespaces, and the results that runtimes keep of each CNI ADD.
 //
 // Make is pure: the same World and Input give the same Plan. An address gets the key of
 // its attachment, so that the runtime's DEL frees it. An address in use without a known

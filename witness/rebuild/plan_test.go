@@ -266,8 +266,8 @@ func TestOneKeyInTwoPools(t *testing.T) {
 	g.Expect(l.ByKey(ledger.Key{Network: "net1", ContainerID: "a", IfName: "eth0"})).To(HaveLen(2))
 }
 
-// A rebuilt lease has the identity of the namespace that shows it to be in use, so that it is
-// repaired and reclaimed as one of an ADD; not that of another namespace.
+// A rebuilt lease has the identity of the namespace that shows it to be in use, and not that
+// of another namespace. So it is repaired and reclaimed as one of an ADD.
 func TestTheIdentityOfARebuiltLease(t *testing.T) {
 	numbered := func(ns witness.Namespace, inode uint64) witness.Namespace {
 		ns.ID, ns.Cookie = witness.NamespaceID{Dev: 4, Inode: inode}, 100+inode

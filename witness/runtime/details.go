@@ -99,8 +99,8 @@ func detailsOf(a *cri.PodSandboxStatusResponse) (d details, err error) {
 
 // netNSOf finds the path of the network namespace in the verbose information, "" if
 // there is none. containerd and CRI-O have it in the OCI specification of the pause
-// container; containerd 2 leaves that out for a sandbox that has ended, and has it
-// in its own metadata.
+// container. containerd 2 leaves that out for a sandbox that has ended, and has the
+// path in its own metadata.
 func netNSOf(info string) (string, error) {
 	if info == "" {
 		return "", nil // cri-dockerd

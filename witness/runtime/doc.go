@@ -12,9 +12,9 @@
 //
 // With Auto every socket that exists is read, not only the first: a node that runs CRI-O
 // may also have a containerd that has no sandbox at all. A reading fails if one of them
-// does not answer, is not ready, or is not there any more and had sandboxes when it was
-// read last: a runtime that stops removes its socket. A containerd without the CRI, as a
-// Docker engine brings it, is left out.
+// does not answer or is not ready. It also fails if one is not there any more and had
+// sandboxes when it was read last, because a runtime that stops removes its socket. A
+// containerd without the CRI, as a Docker engine brings it, is left out.
 //
 // # What a view cannot prove
 //

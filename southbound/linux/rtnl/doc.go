@@ -6,7 +6,7 @@
 //
 // A Socket belongs to the network namespace in which it was opened, and any goroutine may
 // use it. The kernel executes the requests of a batch of usual size (128, or 64 KiB) within
-// one system call, so a process that is killed has either sent all of them or none. A
+// one system call. So a process that is killed has either sent all of them or none. A
 // larger batch takes several calls. Each request succeeds or fails alone.
 //
 // A Namespace is an open network namespace, which lives at least as long as it is open.

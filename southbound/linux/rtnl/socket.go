@@ -21,8 +21,8 @@ const (
 	replyTimeout = 10
 	// dumpAttempts limits the repetitions of a dump that a change has interrupted.
 	dumpAttempts = 20
-	// sendSize and sendCount limit the requests of one system call: a socket sends at most
-	// as many bytes as its buffer has, 208 KiB by default, and the answers, of up to 1 KiB
+	// sendSize and sendCount limit the requests of one system call. A socket sends at most
+	// as many bytes as its buffer has, 208 KiB by default. The answers, of up to 1 KiB
 	// with what the kernel adds, have to fit its other buffer of that size.
 	sendSize  = 64 << 10
 	sendCount = 128
