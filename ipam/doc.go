@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ipam is the address manager of a node under the names that Cilium and
-// Baidu's CCE published: both families, a blacklist, expiration timers, and four
-// sources of a node's addresses (Mode). The ledger allocates; this package
-// translates the published calls and follows the NetResourceSet of the node.
+// Baidu's CCE published. It has both families, a blacklist, expiration timers, and four
+// sources of a node's addresses (Mode). The ledger allocates; this package translates
+// the published calls and follows the NetResourceSet of the node.
 //
 // A Source connects the IPAM with the NetResourceSet of its node; without one, the program
 // calls Update, and Sync or Review.

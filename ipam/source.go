@@ -40,9 +40,9 @@ type SourceDeps struct {
 const waitReport = 5 * time.Second // period in which a start that waits tells the reason
 
 // Source connects an IPAM with the NetResourceSet of its node: it is the Owner and the
-// K8sEventRegister of NewIPAM. It creates the NetResourceSet of an existing Node, passes its
-// versions to the subscribers, and writes the use of the addresses and the node's part of
-// their release, as soon as RestoreFinished was called.
+// K8sEventRegister of NewIPAM. It creates the NetResourceSet of an existing Node, and passes
+// its versions to the subscribers. As soon as RestoreFinished was called, it writes the use
+// of the addresses and the node's part of their release.
 //
 // Its goroutines start with the subscription of the IPAM and end with its context, or with
 // Close, which waits for them. A node whose NetResourceSet is deleted allocates nothing

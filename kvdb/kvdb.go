@@ -13,8 +13,8 @@
 //
 // Every method may be called from any goroutine. Nothing is answered before it
 // is as durable as the store can make it. A Txn that fails with ErrConditions
-// has changed nothing; one that fails with any other error may or may not have
-// been applied, and the caller finds out by reading back.
+// has changed nothing. One that fails with any other error may or may not have been
+// applied, and the caller finds out by reading back.
 //
 // The stores are in the folders below: mem, bolt and (for clusters) etcd.
 // Each passes kvdbtest.Run, which is the contract in executable form.
@@ -88,9 +88,9 @@ type Watcher interface {
 	// exactly one transaction, ordered by key. The channel is closed
 	// when the watch ends; Err then tells why.
 	Events() <-chan []Event
-	// Err is nil while the watch runs and after its context ended or it was
-	// closed by Close of the Watcher; ErrCompacted and ErrClosed as documented;
-	// anything else where the connection broke. After an error, list again.
+	// Err is nil while the watch runs, and after its context ended or Close of the
+	// Watcher closed it. It is ErrCompacted and ErrClosed as documented, and anything
+	// else where the connection broke. After an error, list again.
 	Err() error
 	// Close ends the watch and waits for its goroutine.
 	Close()

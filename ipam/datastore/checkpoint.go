@@ -48,8 +48,8 @@ func PerAddress(all []CheckpointEntry) []CheckpointEntry {
 	return each
 }
 
-// perKey returns the entries with one of each key, as other readers of the format want them:
-// they take the address of their family, and one entry of a key counts.
+// perKey returns the entries with one of each key, as other readers of the format want them.
+// Those readers take the address of their family, and one entry of a key counts.
 func perKey(all []CheckpointEntry) []CheckpointEntry {
 	merged, at := make([]CheckpointEntry, 0, len(all)), map[IPAMKey]int{}
 	for _, e := range all {

@@ -9,9 +9,9 @@
 // # Ownership
 //
 // A ledger allocates the addresses, and has the leases and the cool-downs. An
-// interface has a pool of the ledger for each family and kind of block; an attached
-// address or prefix is a block, and an IPAMKey is the key of a lease. The DataStore
-// has the interfaces and which block is of which.
+// interface has a pool of the ledger for each family and kind of block. An attached
+// address or prefix is a block, and an IPAMKey is the key of a lease. The DataStore has
+// the interfaces and which block is of which.
 //
 // With Options.Ledger the ledger is another program's, or that of an agent with further
 // callers. All blocks then are in one pool of it, which a Granter changes, and the

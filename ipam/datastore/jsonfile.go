@@ -22,9 +22,9 @@ import (
 // one survives it, so a write does not sync the directory.
 //
 // PATH.previous is the previous generation, kept after a release if it has all
-// entries of the file. If the file is damaged, Restore reads the previous one, but
-// only if no address can be assigned twice: this program has written the file, and
-// the previous one has all its entries under the same keys. The mode of the file
+// entries of the file. If the file is damaged, Restore reads the previous one, but only
+// if no address can be assigned twice. So this program must have written the file, and
+// the previous one must have all its entries under the same keys. The mode of the file
 // records both: it is read-only then.
 //
 // Any goroutine may call its methods. Only one program may write a file: PATH.lock is locked

@@ -153,7 +153,7 @@ func (d *Driver) idOf(swarm bool, hint poolID) func(*witness.EngineNetwork, witn
 // scopeLocal is the scope of networks that only this engine has.
 const scopeLocal = "local"
 
-// networksOf returns the number of networks that may have a pool: those with its ID; if
+// networksOf returns the number of networks that may have a pool: those with its ID. If
 // no pool has the ID of a network, each pool with the network's prefix counts it.
 func (all attribution) networksOf(p *pool, pools map[string]*pool) (n int) {
 	if x := all[p.key]; x != nil {

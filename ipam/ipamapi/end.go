@@ -21,10 +21,9 @@ var ErrPoolInUse = forbidden("addresses of the pool are in use")
 // for an engine that has lost the network and never releases it. It returns the
 // leases that end with it. A pool with leases is ended only with force, otherwise
 // it fails with ErrPoolInUse. A network that still uses the pool gets no more
-// addresses, and its addresses may be allocated to other networks: a pool that had
-// leases stays on record as ended until it is requested again, since it is not
-// known which of its addresses are in use. A call that has begun does not end with
-// ctx.
+// addresses, and its addresses may be allocated to other networks. It is not known
+// which addresses of a pool that had leases are in use. So such a pool stays on record
+// as ended until it is requested again. A call that has begun does not end with ctx.
 func (d *Driver) EndPool(ctx context.Context, poolID string, force bool) ([]ledger.Lease, error) {
 	d.change.Lock()
 	defer d.change.Unlock()

@@ -7,10 +7,10 @@
 // # Ownership
 //
 // The ledger holds the addresses and the prefixes, and decides which of them are
-// free. A pool of the Driver is a block of the ledger, or a part of a block, and
-// the lease of a container is a lease like that of a pod, with the purpose docker.
-// Its key consists of the pool's ID, the endpoint's name and its MAC. A gateway is
-// an infra lease.
+// free. A pool of the Driver is a block of the ledger, or a part of a block. The lease
+// of a container is a lease like that of a pod, with the purpose docker. Its key
+// consists of the pool's ID, the endpoint's name and its MAC. A gateway is an infra
+// lease.
 //
 // The Driver holds what only the engine means: the ID of a pool, the number of
 // requests for it, its group, and the gateways that several networks share. It
@@ -24,18 +24,17 @@
 // # Pools
 //
 // The ID of a pool says everything that is needed to open the pool again if the records
-// are lost. Before an address of a pool that is not on record is allocated, the Driver
-// reads the engine's networks and restores what they have, gateways and auxiliary
-// addresses first; without that it allocates nothing there. A gateway that the engine does
-// not name is a guess: a request for it as the gateway of another pool takes it over. Pools of one address
-// space and prefix share one block, whatever part of it (a sub-pool) each of them
-// allocates from. A request for an existing pool returns the same ID and adds one
-// to its requests; a release takes one off, and the last release ends the pool with
-// all its leases. Each request without a prefix returns another pool. A pool
-// overlaps no other pool of its space and none of the host's networks, unless it is
-// requested with OverlapOption. If a pool with a GroupOption is full, the other
-// pools of its group serve its requests, because an engine never tries the next
-// pool of a remote driver.
+// are lost. Before the Driver allocates an address of a pool that is not on record, it reads
+// the engine's networks and restores what they have. It restores gateways and auxiliary
+// addresses first. Until this is done, it allocates nothing there. A gateway that the engine
+// does not name is a guess: a request for it as the gateway of another pool takes it over.
+// Pools of one address space and prefix share one block, whatever part of it (a sub-pool) each
+// of them allocates from. A request for an existing pool returns the same ID and adds one to
+// its requests. A release takes one off, and the last release ends the pool with all its
+// leases. Each request without a prefix returns another pool. A pool overlaps no other pool of
+// its space and none of the host's networks, unless it is requested with OverlapOption. If a
+// pool with a GroupOption is full, the other pools of its group serve its requests, because an
+// engine never tries the next pool of a remote driver.
 //
 // An engine may lose a network, or repeat a request. Observe compares the requests
 // with the engine's networks; requests that two observations cannot attribute are given

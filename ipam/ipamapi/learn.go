@@ -74,11 +74,11 @@ func (d *Driver) learn(ctx context.Context, hint poolID) (swarm bool, err error)
 }
 
 // learnFrom restores the pools of the engine's networks that the Driver does not have,
-// with all their addresses: first the gateways and the auxiliary addresses of all
-// networks, then the endpoints and the addresses that users have fixed. With all, it
-// also restores addresses of pools that it has. No address of a pool is allocated
-// before its own are restored; a crash in between leaves that on record. Its caller
-// holds change.
+// with all their addresses. It first restores the gateways and the auxiliary addresses
+// of all networks, then the endpoints and the addresses that users have fixed. With
+// all, it also restores addresses of pools that it has. No address of a pool is
+// allocated before its own are restored; a crash in between leaves that on record. Its
+// caller holds change.
 func (d *Driver) learnFrom(ctx context.Context, view *witness.EngineView, hint poolID, all bool) error {
 	if err := d.repair(ctx); err != nil {
 		return err

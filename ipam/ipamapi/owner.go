@@ -38,7 +38,7 @@ const (
 	fixedMark   = "fixed"
 )
 
-// key returns the ledger's key of a lease: the pool's ID, the endpoint's name or
+// key returns the ledger's key of a lease. It has the pool's ID, the endpoint's name or
 // else its MAC, and the MAC with a mark that tells the leases of one endpoint apart.
 func (o owner) key(poolID string, mark []byte) ledger.Key {
 	name, mac := o.name, o.mac

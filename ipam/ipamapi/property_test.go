@@ -20,9 +20,9 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 )
 
-// TestDriverAgainstModel makes random calls, of which some meet commits that
-// fail (with and without having been applied), restarts and crashes, and
-// compares answers, pools and leases with the model after each.
+// TestDriverAgainstModel makes random calls, restarts and crashes. Some calls meet
+// commits that fail (with and without having been applied). The test compares answers,
+// pools and leases with the model after each.
 func TestDriverAgainstModel(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

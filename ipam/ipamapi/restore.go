@@ -23,9 +23,9 @@ type restored struct {
 	ending  map[string]bool     // pools of the ledger that closing pools had, perhaps with others
 }
 
-// restore builds memory from the records and the ledger, and brings these in
-// line with each other: pools of the records are opened, those that were being
-// released are closed, and pools without a record stay if they have leases.
+// restore builds memory from the records and the ledger, and brings these in line with
+// each other. It opens the pools of the records, and closes those that were being
+// released. Pools without a record stay if they have leases.
 func (d *Driver) restore(ctx context.Context) error {
 	d.fresh = true
 	r := restored{closing: map[string]struct{}{}, held: map[string]bool{}, ending: map[string]bool{}}

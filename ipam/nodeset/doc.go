@@ -13,9 +13,9 @@
 //	CIDRs         decides on the CIDRs of a cluster pool
 //	Reporter      writes that part, and creates a missing set
 //
-// Two programs use it: the agent with "podBlocks: netresource" (plugins/ipam), whose event
-// loop follows the set and grants the blocks, and the address manager (package ipam), which
-// a Source connects to the set.
+// Two programs use it. One is the agent with "podBlocks: netresource" (plugins/ipam), whose
+// event loop follows the set and grants the blocks. The other is the address manager
+// (package ipam), which a Source connects to the set.
 //
 // # Ownership
 //
@@ -32,6 +32,6 @@
 //
 // A version whose blocks cannot be granted is repeated until it can be. A block is reported
 // as ready for its release only after the Allocator has committed that nothing more is
-// allocated from it, and only into the version of the object that the Allocator has
-// granted: a later version may have withdrawn the request.
+// allocated from it. It is reported only into the version of the object that the Allocator
+// has granted, because a later version may have withdrawn the request.
 package nodeset

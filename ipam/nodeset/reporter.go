@@ -48,10 +48,10 @@ type ReporterDeps struct {
 	Every     time.Duration // least time between two reports of mere use; 0: one second
 }
 
-// Reporter creates the node's NetResourceSet if there is none, and writes into it the
-// addresses that the node uses and its part of the handshake in which blocks go back
-// (package handshake). It writes only into the version of the object that the Allocator
-// has granted.
+// Reporter creates the node's NetResourceSet if there is none. It writes into the set
+// the addresses that the node uses and the node's part of the handshake in which blocks
+// go back (package handshake). It writes only into the version of the object that the
+// Allocator has granted.
 //
 // Run drives it. No allocation waits for it.
 type Reporter struct {
@@ -177,7 +177,7 @@ func (r *Reporter) create(ctx context.Context, seen int64) error {
 
 // write writes the report into the present object, if that is the version that the
 // Allocator has granted. Otherwise changes are on their way, after which the node may
-// allocate again from a draining block, even if the object looks the same: the mark that
+// allocate again from a draining block, even if the object looks the same. The mark that
 // the Allocator has seen may have been removed and set again.
 func (r *Reporter) write(ctx context.Context, g Granted) (bool, error) {
 	key := kv.NetResourceSetKey(r.deps.Node)

@@ -38,9 +38,9 @@ type Problem struct {
 
 // Usable holds what a node makes of a version of its set.
 type Usable struct {
-	// Open holds the blocks from which the node may allocate, in order: all of the pool
-	// and the CIDRs except those on their way back to the operator and those that the
-	// rules refuse. None of them is within another one.
+	// Open holds the blocks from which the node may allocate, in order. They are all of
+	// the pool and the CIDRs, except those on their way back to the operator and those
+	// that the rules refuse. None of them is within another one.
 	Open []netip.Prefix
 	// Refused holds the keys that the operator wants back and that the node keeps, because
 	// they have leases. They stay open: the answer is decided, and not written yet.

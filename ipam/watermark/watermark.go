@@ -11,12 +11,12 @@
 //	excess = T - max(Min, U + free) - Above, at least 0
 //
 // Both have the same T and U and the same level, max(Min, U+free), so that one never
-// causes the other: a node that takes the needed addresses, and up to Above more, has no
-// excess, and a node that releases its excess needs nothing.
+// causes the other. A node that takes the needed addresses, and up to Above more, has no
+// excess. A node that releases its excess needs nothing.
 //
-// The settings of other projects are names for these: CCE's PreAllocate, MinAllocate,
-// MaxAllocate, MaxAboveWatermark; WARM_IP_TARGET, MINIMUM_IP_TARGET and the most pods of a
-// node of AWS' agent, in units of addresses or of prefixes.
+// The settings of other projects are names for these. CCE has PreAllocate, MinAllocate,
+// MaxAllocate and MaxAboveWatermark. AWS' agent has WARM_IP_TARGET, MINIMUM_IP_TARGET and
+// the most pods of a node, in units of addresses or of prefixes.
 package watermark
 
 // Marks holds the watermarks of a node.

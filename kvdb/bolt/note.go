@@ -52,8 +52,9 @@ func (n note) about(db commitID) bool {
 	return n.Sequence > 0 || n.Doubt != "" || n.Lineage == db.lineage
 }
 
-// Notes returns the paths of the notes about the database at path: one in the run directory,
-// which a loss of the state directory does not reach, and one beside the database.
+// Notes returns the paths of the notes about the database at path. One is in the run
+// directory, which a loss of the state directory does not reach, and one is beside the
+// database.
 func Notes(runDir, path string) []string {
 	return []string{filepath.Join(runDir, "db.note"), beside(path)}
 }

@@ -110,7 +110,7 @@ func (f *File) open() error {
 }
 
 // onDisk makes what was read durable. A process that was killed in the middle of a commit
-// leaves pages that only the system's cache has: an answer from them could be lost with the
+// leaves pages that only the system's cache has. An answer from them could be lost with the
 // power, as one from a commit that failed.
 func (f *File) onDisk() error {
 	if err := f.opt.sync(f.handle); err != nil {

@@ -13,9 +13,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Sizes and flags of bbolt's file format: a page begins with its number (8 bytes),
-// flags (2), the count of its elements (2) and the number of pages that it goes on
-// for (4). Positions of keys and values count from the beginning of their element.
+// Sizes and flags of bbolt's file format. A page begins with its number (8 bytes),
+// flags (2), the count of its elements (2) and the number of pages that it goes on for
+// (4). Positions of keys and values count from the beginning of their element.
 const (
 	pageHeader, pageElement, bucketHeader = 16, 16, 16
 	branchPage, leafPage, freePage        = 0x01, 0x02, 0x10
@@ -40,9 +40,10 @@ type pages struct {
 	unlisted bool // the file has no list of free pages
 }
 
-// checkPages returns an error if a page in use is on the list of free pages or is
-// used twice, if a page is neither in use nor free, if a key, a value or a further page lies outside of its page or of the
-// database, or if keys are out of order, so that a record could not be found.
+// checkPages returns an error if a page in use is on the list of free pages or is used twice.
+// The same holds if a page is neither in use nor free, or if keys are out of order, so that a
+// record could not be found. It also returns one if a key, a value or a further page lies
+// outside of its page or of the database.
 func (f *File) checkPages(tx *bbolt.Tx) error {
 	size := uint64(f.db.Info().PageSize)
 	p := pages{

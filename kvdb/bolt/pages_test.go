@@ -52,7 +52,7 @@ func newest(whole []byte, pageSize int) []byte {
 	return whole[:pageSize]
 }
 
-// A page that is in use and on the list of free pages would be overwritten, one that
+// A page that is in use and on the list of free pages would be overwritten. A page that
 // is on the list twice would get two uses, and a long list would take all memory. A page
 // that is missing says that the list, which has no checksum, is damaged.
 func TestTheListOfFreePages(t *testing.T) {

@@ -6,12 +6,11 @@
 // remembers of itself.
 //
 // One process has the file open at a time. Every method may be called from any
-// goroutine. All parts write through one committer: changes that wait at the same
-// time are one transaction, in order, and what N callers pay for is one sync of
-// the disk, not N. A caller is answered when its change is durable. A change that
-// fails fails alone; if the database cannot commit, all callers of the group get
-// its error. If a context ends first, a change still queued is withdrawn and
-// changes nothing.
+// goroutine. All parts write through one committer. Changes that wait at the same time
+// are one transaction, in order. So what N callers pay for is one sync of the disk, not
+// N. A caller is answered when its change is durable. A change that fails fails alone;
+// if the database cannot commit, all callers of the group get its error. If a context
+// ends first, a change still queued is withdrawn and changes nothing.
 //
 // Of the embedded store each transaction has its own conditions and its own
 // revision. Revisions survive a restart, the history for watches does not: a watch

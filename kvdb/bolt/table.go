@@ -16,9 +16,9 @@ import (
 
 // table is a bucket of records within one transaction. Each record carries a
 // checksum over its key and its value. The bucket's tally, which is a record in
-// the meta bucket, holds the number of the records and a sum over their checksums:
-// a record that is missing, or that came back from an older page, is noticed as
-// one that has changed is.
+// the meta bucket, holds the number of the records and a sum over their checksums. So a
+// record that is missing, or that came back from an older page, is noticed like one
+// that has changed.
 type table struct {
 	name string        // the path of the bucket, "kvdb/keys"
 	b    *bbolt.Bucket // nil: there is none
@@ -101,7 +101,7 @@ func (t table) delete(key string) error {
 }
 
 // each calls f for every record in the order of their keys, and compares them with
-// the tally at the end: until it returns nil f may have seen too little.
+// the tally at the end. Until it returns nil f may have seen too little.
 func (t table) each(f func(k, v []byte) error) error {
 	var found tally
 	var last []byte

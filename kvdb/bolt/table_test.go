@@ -18,9 +18,9 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// richFile returns the path of a file with records of every kind: what a ledger writes, with
-// its history; a store from which a key was deleted; a mirror, records of Docker, local
-// values. Some values are empty.
+// richFile returns the path of a file with records of every kind. It has what a ledger
+// writes, with its history, and a store from which a key was deleted. It also has a mirror,
+// records of Docker and local values. Some values are empty.
 func richFile(t *testing.T) string {
 	t.Helper()
 	g, path := NewWithT(t), filepath.Join(t.TempDir(), "cadastre.db")
@@ -52,8 +52,8 @@ func richFile(t *testing.T) string {
 }
 
 // TestEveryByteOfEveryRecordCounts flips a bit of each byte of each record of each
-// bucket, and removes each record: opening the file refuses all of them, but for those of
-// the mirror, which its reader refuses.
+// bucket, and removes each record. Opening the file refuses all these changes, but for
+// those of the mirror, which its reader refuses.
 func TestEveryByteOfEveryRecordCounts(t *testing.T) {
 	g := NewWithT(t)
 	path := richFile(t)

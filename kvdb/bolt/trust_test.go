@@ -303,7 +303,8 @@ func revisionOf(t *testing.T, path string) int {
 }
 
 // TestATornMetaPage spoils the page that bbolt writes last in a commit, as a crash
-// in the middle of it does: the commit before it counts, and is the one that was noted.
+// in the middle of it does. The commit before that one counts, and is the one that was
+// noted.
 func TestATornMetaPage(t *testing.T) {
 	g := NewWithT(t)
 	p := newPlace(t)

@@ -128,9 +128,9 @@ func (x *transaction) ended(err error) {
 	}
 }
 
-// resync is for after a failed commit: if the last sync of the disk is what
-// failed, then what it should have made durable can be seen all the same, and
-// the watches must not carry on as if it were not there.
+// resync is for after a failed commit. If the last sync of the disk is what failed,
+// then what it should have made durable can be seen all the same. The watches must then
+// not carry on as if it were not there.
 func (s *Store) resync() {
 	// Where not even reading works there is nothing to be told.
 	_ = s.f.view(func(tx *bbolt.Tx) error {

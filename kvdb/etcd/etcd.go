@@ -14,41 +14,40 @@
 // the endpoints. A Get or List that failed has changed nothing. A Txn that
 // failed with anything but kvdb.ErrConditions, kvdb.ErrTooManyOps or
 // kvdb.ErrKey may have been applied; it is never sent twice. Requests go to all
-// members in turns. A connection that has gone silent is given up when data
-// sent was not acknowledged within KeepAliveTimeout, and else after ten seconds
-// more, which is as soon as gRPC asks; until then requests that meet it fail.
+// members in turns. The Store gives up a connection that has gone silent when data sent
+// was not acknowledged within KeepAliveTimeout. Otherwise it does so after ten seconds
+// more, which is as soon as gRPC asks. Until then requests that meet it fail.
 //
 // # Watches
 //
-// A watch is one stream to one member, and ends with that stream: when the
-// connection breaks, when the member finds no leader for a while, or when
-// nothing has come for KeepAlive and the member, asked for a sign of life, has
-// given none within KeepAliveTimeout. It is not resumed: between two streams
-// etcd may have been wiped or restored, after which a revision means something
-// else. The caller lists again and watches from there. A reader that is slow
-// holds up its own stream only, of which some hundred kilobytes are kept here
-// and the rest by etcd; if etcd compacts what was not read yet, the watch ends
-// with kvdb.ErrCompacted.
+// A watch is one stream to one member, and ends with that stream. It ends when the
+// connection breaks, and when the member finds no leader for a while. It also ends when
+// nothing has come for KeepAlive and the member, asked for a sign of life, has given
+// none within KeepAliveTimeout. It is not resumed: between two streams etcd may have
+// been wiped or restored, after which a revision means something else. The caller lists
+// again and watches from there. A reader that is slow holds up its own stream only.
+// Some hundred kilobytes of that are kept here and the rest by etcd. If etcd compacts
+// what was not read yet, the watch ends with kvdb.ErrCompacted.
 //
 // # A store that came back as another one
 //
 // The Store remembers the cluster ID and the highest revision that it has seen.
-// A linearizable answer with another ID, or with a revision below one that was
-// seen before the request was sent, shows that etcd was wiped, restored from a
-// backup or exchanged. All watches that are open then end with ErrReset, what
-// was remembered is forgotten, and the answer itself is returned as it is. Most
-// watches have ended by then, with their streams; what is left are those of
-// members that were not exchanged yet. Probe, called every few seconds, makes
-// sure that this is found where there is no other traffic.
+// A linearizable answer may have another ID, or a revision below one that was seen
+// before the request was sent. Such an answer shows that etcd was wiped, restored from
+// a backup or exchanged. All watches that are open then end with ErrReset, what was
+// remembered is forgotten, and the answer itself is returned as it is. Most watches
+// have ended by then, with their streams; what is left are those of members that were
+// not exchanged yet. Probe, called every few seconds, makes sure that this is found
+// where there is no other traffic.
 //
 // An etcd that went back and was written past the old revision before the store
 // looked cannot be told from one that never was away by its revision. But it
 // cannot do so without ending its connections. So a Watch is refused if it
-// continues what was read before a connection was lost and made again, and a
-// List whose pages are from before and after that starts over. A caller that
-// wants to see changes of that time opens another Store. What remains: between a List
-// and the Watch that continues it the store is exchanged, and other calls find
-// it at just the same revision, or first below and then above.
+// continues what was read before a connection was lost and made again. A List whose
+// pages are from before and after that starts over. A caller that wants to see changes
+// of that time opens another Store. One case remains. The store is exchanged between a
+// List and the Watch that continues it, and other calls find it at just the same
+// revision, or first below and then above.
 package etcd
 
 import (

@@ -11,13 +11,13 @@
 // as it can be, and nothing else is left behind.
 //
 // A store to be checked is empty, and no other program raises its revision while a
-// check runs; what it did before is of no concern, so a fresh prefix of a
+// check runs. What the store did before is of no concern, so a fresh prefix of a
 // cluster's etcd will do. It must keep the last 500 transactions for watches.
 //
-// If the contract leaves room, the suite holds all stores to the behaviour of etcd:
-// deleting a key that is not stored changes nothing, a transaction that changes
-// nothing takes no revision, and of conditions there may be as many as of
-// operations, MaxOps. A batch of a watch is exactly one transaction.
+// If the contract leaves room, the suite holds all stores to the behaviour of etcd.
+// Deleting a key that is not stored changes nothing, and a transaction that changes
+// nothing takes no revision. Of conditions there may be as many as of operations,
+// MaxOps. A batch of a watch is exactly one transaction.
 package kvdbtest
 
 import (

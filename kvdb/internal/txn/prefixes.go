@@ -11,9 +11,9 @@ import (
 	"github.com/cadastre/cadastre/kvdb"
 )
 
-// Prefixes are the prefixes of a List in order and without those that another
-// one covers, so that their keys, one prefix after the other, are in order and
-// each is there once.
+// Prefixes are the prefixes of a List in order and without those that another one
+// covers. So their keys, one prefix after the other, are in order and each is there
+// once.
 func Prefixes(prefixes []string) ([]string, error) {
 	if len(prefixes) > kvdb.MaxOps {
 		return nil, fmt.Errorf("%d prefixes: %w", len(prefixes), kvdb.ErrTooManyOps)

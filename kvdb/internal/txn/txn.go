@@ -5,9 +5,9 @@
 // against the rules of package kvdb, copied from its caller, in order of keys.
 //
 // A Txn owns all that it holds, so its caller may go away or reuse its slices
-// while a store still has it queued; the events that Events answers share the
-// values of the Txn and are not modified either. A Txn is immutable and may be
-// used by any goroutine. New and Events change nothing when they fail.
+// while a store still has it queued. The events that Events answers share the values of
+// the Txn and are not modified either. A Txn is immutable and may be used by any
+// goroutine. New and Events change nothing when they fail.
 //
 // A store applies a transaction by asking for its events and storing them:
 //

@@ -6,10 +6,10 @@
 //
 // The Log belongs to one store, which alone appends, in order of revisions. A
 // watcher belongs to who opened it. Every method may be called from any
-// goroutine, and none of them waits for a reader: a watcher is no more than a
-// revision that it reads next, plus the one batch that its reader has not
-// taken yet. If the log has meanwhile forgotten what it would read next it
-// ends with kvdb.ErrCompacted, so a slow reader does not hold up another.
+// goroutine, and none of them waits for a reader. A watcher is no more than a revision
+// that it reads next, plus the one batch that its reader has not taken yet. If the log
+// has meanwhile forgotten what it would read next it ends with kvdb.ErrCompacted, so a
+// slow reader does not hold up another.
 //
 // Events are shared by the log and all watchers and must not be modified; the
 // slice of a batch is the receiver's own.
