@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Cache holds the last views of a map. The zero value is empty. One view is made at a time, and serves for four
-// times as long as it took to make: the callers of a network, however many they are, use
-// a fifth of one core for each view that they look at.
+// Cache holds the last views of a map. The zero value is empty. One view is made at a time, and
+// serves for four times as long as it took to make. So the callers of a network, however many
+// they are, use a fifth of one core for each view that they look at.
 type Cache struct {
 	mu  sync.Mutex // held while a view is made
 	all map[string]view

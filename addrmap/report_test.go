@@ -13,9 +13,9 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// TestUseOfOtherNodes has a node that reports its blocks, one that reports the sum of a
-// pool with two families, one that reports the sum of its only block, and one that
-// reports nothing.
+// TestUseOfOtherNodes has a node that reports its blocks, and one that reports the sum
+// of a pool with two families. A third one reports the sum of its only block, and a
+// fourth one reports nothing.
 func TestUseOfOtherNodes(t *testing.T) {
 	g := NewWithT(t)
 	place := func(text string) addrmap.Place {

@@ -85,7 +85,7 @@ current-context: c
 }
 
 // A configuration with another pod network than the cluster uses is a condition and
-// one warning event on the Node, until it is corrected; where the store is not
+// one warning event on the Node, until it is corrected. Where the store is not
 // Kubernetes, status and metric show it.
 func TestADifferentConfigurationIsACondition(t *testing.T) {
 	g := NewWithT(t)

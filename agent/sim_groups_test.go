@@ -64,9 +64,9 @@ func (w *world) queue(requests []answer) (answers func() []answer) {
 	}
 }
 
-// crowd is requests for several attachments that share commits, while something may go
-// wrong: a commit fails or is torn, a handler fails or panics, the southbound is away, or the
-// process is killed during the commit.
+// crowd makes requests for several attachments that share commits, while something may go
+// wrong. A commit may fail or be torn, a handler may fail or panic, the southbound may be
+// away, or the process may be killed during the commit.
 func (w *world) crowd() {
 	gate := w.pause()
 	var requests []answer

@@ -32,9 +32,9 @@ import (
 //     owner was back, or before an agent was back that knew of the owner's claim;
 //   - a disk was copied, and both copies have run.
 //
-// Two more things are let pass, both after the store was set back only: an agent
-// may take its own earlier run, of which the older store has the beat, for
-// another agent, until that beat is old by its clock; and two agents of one name
+// Two more things are let pass, both after the store was set back only. An agent
+// may take its own earlier run, of which the older store has the beat, for another
+// agent. It may do so until that beat is old by its clock. Two agents of one name
 // may both allocate, under IDs of their own, where the record of one came back by
 // way of others.
 //
@@ -444,8 +444,8 @@ func (j *judge) beaten(id uint32) time.Time {
 	return j.beat[id]
 }
 
-// conflict returns the reason for which m could not have node ID id some time ago, or any where that is
-// 0, as the store has it; "" for no reason.
+// conflict returns the reason for which m could not have node ID id some time ago, as the store
+// has it; "" for no reason. If id is 0, it is the reason for which m could have no ID at all.
 func (j *judge) conflict(m *machine, id uint32, ago time.Duration) string {
 	records, beats := j.c.records(), j.c.beats()
 	limit, free := j.c.limit(), uint32(0)

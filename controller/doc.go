@@ -8,10 +8,10 @@
 //
 // # Events
 //
-// An update event is handed to Update of every handler that HandlesEvent; a
-// resync event to Resync, with a snapshot of the cluster state, so that the
-// outcome of any sequence of updates equals that of one resync. What happens
-// on an error depends on the event's TransactionType:
+// The loop hands an update event to Update of every handler that HandlesEvent, and
+// a resync event to Resync, with a snapshot of the cluster state. So the outcome of
+// any sequence of updates equals that of one resync. What happens on an error
+// depends on the event's TransactionType:
 //
 //	BestEffort               go on, commit, heal later
 //	BestEffortIgnoreErrors   go on, commit, do not heal
@@ -30,9 +30,9 @@
 //
 // A run of queued GroupedEvents shares one durable commit, if each Committer has savepoints.
 // Each of them has its own southbound commit, outcome and Done, in order. An event that
-// fails beside others is undone and processed again by itself, and after a failed commit each
-// event has a commit of its own: the outcome of an event does not depend on its neighbours.
-// No event waits for later ones.
+// fails beside others is undone and processed again by itself. After a failed commit each
+// event has a commit of its own. So the outcome of an event does not depend on its
+// neighbours. No event waits for later ones.
 //
 // Events of producers are processed in order of arrival, except that Urgent ones overtake
 // Background ones, up to 128 of them before one of those has its turn.
@@ -66,7 +66,7 @@
 // row one event of a producer has its turn. At most 16 events follow
 // from one another; the next FollowUp fails, and with it its handler. A push that would
 // wait fails with ErrWaitInLoop if the loop's goroutine makes it. The loop does not know
-// goroutines that a handler starts: a handler that waits for one that pushes so is stuck
+// goroutines that a handler starts. A handler that waits for one that pushes so is stuck
 // until the context of the push ends, and Status says so after EventTimeout. Handlers
 // never wait for a disk or a network; the loop does, once, under the deadline of the
 // event. Maps are walked in the order of their keys.

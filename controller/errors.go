@@ -27,7 +27,7 @@ var (
 	// ErrFollowUpDepth is returned by FollowUp if too many events follow from one another.
 	ErrFollowUpDepth = errors.New("too long a chain of follow-up events")
 	// ErrWaitInLoop is returned by PushEvent of a blocking event, by PushEventWait and by Close if the
-	// event loop itself calls them, for example in a handler: the loop would wait for itself.
+	// event loop itself calls them, for example in a handler. The loop would wait for itself.
 	ErrWaitInLoop = errors.New("the event loop would wait for itself: use FollowUp of the transaction")
 	// ErrMalformedEvent is returned by PushEvent for a nil event, and given to Done for one whose method
 	// panics, whose Method is unknown, or which has a value without a key.

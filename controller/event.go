@@ -60,8 +60,8 @@ type ReportedEvent interface {
 
 // GroupedEvent is an UpdateEvent that may share one durable commit with the GroupedEvents
 // that are queued behind it. If such an event fails beside others, or if the commit fails, the
-// handlers revert it (Revert is called for RevertOnFailure only) and process it again: its
-// Update must be repeatable.
+// handlers revert it and process it again: its Update must be repeatable. Revert is called for
+// RevertOnFailure only.
 type GroupedEvent interface {
 	UpdateEvent
 	// GroupKey names the object that the event changes. Events of one object do not share a

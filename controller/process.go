@@ -424,8 +424,8 @@ func (r *run) commitStaged(ctx context.Context) error {
 }
 
 // revert undoes the event in the opposite order. Where its staged changes were
-// committed already, the handlers stage the opposite, which is committed too;
-// the event's own deadline may have been what failed it, so that has a new one.
+// committed already, the handlers stage the opposite, which is committed too. The
+// revert has a new deadline, since the event's own one may have been what failed it.
 func (r *run) revert(ctx context.Context, committed bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.c.cfg.EventTimeout)
 	defer cancel()

@@ -13,8 +13,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// tenEvents is a history of the events 0 to 9, each of which begins ten seconds
-// after the one before it, at 1000 + 10n, and takes three and a half.
+// tenEvents is a history of the events 0 to 9. Event n begins at 1000 + 10n, ten
+// seconds after the one before it, and takes three and a half.
 func tenEvents() *Controller {
 	cfg := DefaultConfig()
 	cfg.PermanentlyRecordedInitPeriod = 35 * time.Second

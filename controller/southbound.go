@@ -57,9 +57,9 @@ func (r *run) commitSink(ctx context.Context) error {
 	return err
 }
 
-// southbound returns the values for the sink, in the order of their keys, and records them:
-// for a resync all, for an update those that were put and those that differ from the
-// sink's.
+// southbound returns the values for the sink, in the order of their keys, and records them.
+// For a resync these are all values, for an update those that were put and those that
+// differ from the sink's.
 func (r *run) southbound() []Value {
 	if r.update == nil && len(r.c.external.names) == 0 {
 		return r.internal()

@@ -13,8 +13,8 @@ import (
 )
 
 // TracedEvent is an Event whose processing may be traced. Its span has a child for the time
-// in the queue, and one for each time that the event was processed, with a child for each
-// handler, for the durable commit and for the southbound one.
+// in the queue, and one for each time that the event was processed. The latter has a child
+// for each handler, for the durable commit and for the southbound one.
 type TracedEvent interface {
 	Event
 	// Span returns the span in which the producer waits; nil: the event is not traced.

@@ -98,8 +98,8 @@ func TestAPodOfAnotherNamespaceUsesACoolingAddress(t *testing.T) {
 	b.consistent()
 }
 
-// What a stage has answered, with its savepoint, is what its commit must find in the journal:
-// a claim that fails takes back nothing but itself, and what is undone is asked of no disk.
+// What a stage has answered, with its savepoint, is what its commit must find in the journal.
+// A claim that fails takes back nothing but itself, and what is undone is asked of no disk.
 func TestAnswersOfAStageOnADeadDisk(t *testing.T) {
 	claim := func(n int) func(*ledger.Stage) {
 		return func(st *ledger.Stage) {

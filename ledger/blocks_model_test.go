@@ -133,7 +133,7 @@ func randomBlocks(rnd *rand.Rand) (blocks []netip.Prefix) {
 }
 
 // TestBlocksAgreeWithANaiveModel opens, drains and replaces overlapping blocks,
-// excludes addresses, lets commits fail, and compares each address that is
+// excludes addresses, and lets commits fail. It compares each address that is
 // claimed, and the free addresses of each block, with a search of all addresses.
 func TestBlocksAgreeWithANaiveModel(t *testing.T) {
 	for seed := range uint64(30) {

@@ -228,8 +228,8 @@ func (l *Ledger) repeatable(req *Request, have []*lease) error {
 	return nil
 }
 
-// move stages that leases belong to the network namespace that a repeated claim names: the
-// runtime has made the pod's namespace again, and their own one has ended or is not known.
+// move stages that leases belong to the network namespace that a repeated claim names. The
+// runtime has made the pod's namespace again, and the leases' own one has ended or is not known.
 func (st *Stage) move(have []*lease, req *Request) error {
 	for _, x := range have {
 		switch same, certain := req.NetNSID.Is(x.netnsID); {

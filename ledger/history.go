@@ -153,7 +153,7 @@ func (l *Ledger) History(ctx context.Context, q HistoryQuery) (found []HistoryEn
 	}
 }
 
-// clockSlack is the time for which a query reads on behind its Since: entries are in the
+// clockSlack is the time for which a query reads on behind its Since. Entries are in the
 // order of the commits, and a clock that was set back by less disturbs no query.
 const clockSlack = 10 * time.Minute
 

@@ -24,8 +24,8 @@ import (
 type promise map[ledger.Key]string // addresses that a key holds
 
 // TestRandomFaultsKeepEveryAnswer runs random claims, releases, block changes, commits
-// that fail (with and without having been applied), restarts, reboots and
-// clocks that jump, and compares the ledger with what its clients were told.
+// that fail (with and without having been applied), restarts, reboots and clocks that
+// jump. It compares the ledger with what its clients were told.
 func TestRandomFaultsKeepEveryAnswer(t *testing.T) {
 	first, count := effort.Seeds(t, 300)
 	for seed := first; seed < first+count; seed++ {

@@ -10,8 +10,8 @@ import (
 	"github.com/cadastre/cadastre/ledger/addrspace"
 )
 
-// takeFor takes the first free address at or above from, then from the
-// beginning: of the first part in req.Within with room, of the first block with
+// takeFor takes the first free address at or above from, then from the beginning.
+// The address is of the first part in req.Within with room, of the first block with
 // room, or of the whole pool.
 func (fp *familyPool) takeFor(req *Request, from netip.Addr) (*block, netip.Addr, bool) {
 	switch {

@@ -22,10 +22,10 @@ import (
 )
 
 // TestPoolsOfOneSpaceAgreeWithANaiveSearch takes random steps with several pools of
-// one address space whose blocks overlap: claims of every kind, stages that stay
-// open during other calls, exclusions, quarantines, expiries, commits that fail,
-// restarts and reboots. After each step it compares what the ledger returns with what
-// its clients were told, and with a search of all addresses.
+// one address space whose blocks overlap. The steps are claims of every kind, stages
+// that stay open during other calls, exclusions, quarantines, expiries, commits that
+// fail, restarts and reboots. After each step it compares what the ledger returns
+// with what its clients were told, and with a search of all addresses.
 func TestPoolsOfOneSpaceAgreeWithANaiveSearch(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

@@ -148,7 +148,7 @@ func (fp *familyPool) lease(a netip.Addr) *lease {
 }
 
 // hashAddr puts eight neighbours into one line of memory, since they are usually
-// allocated one after the other, and spreads the lines: the upper bits of a product
+// allocated one after the other. It spreads the lines: the upper bits of a product
 // depend on all bits below.
 func hashAddr(a netip.Addr) uint32 {
 	const odd = 0x9E3779B97F4A7C15 // 2^64 by the golden ratio

@@ -28,7 +28,7 @@ type transport struct {
 // metrics: name returns one of few, without IDs. It may read the body by GetBody.
 //
 // http.Transport itself sends a request once more if a connection that it has used before
-// is closed without an answer and the request is repeatable (GET): that repetition takes
+// is closed without an answer and the request is repeatable (GET). That repetition takes
 // no token.
 func (b *Budget) Transport(base http.RoundTripper, name func(*http.Request) string) http.RoundTripper {
 	if base == nil {
@@ -83,8 +83,9 @@ func retryAfter(answer *http.Response, now time.Time) time.Duration {
 	return 0
 }
 
-// Throttled reports whether an answer refuses a request for its rate: status 429 or 503,
-// 413 with a Retry-After (Nova), or 400 with an error code of AWS that says so.
+// Throttled reports whether an answer refuses a request for its rate. Such an answer has
+// status 429 or 503, 413 with a Retry-After (Nova), or 400 with an error code of AWS that
+// says so.
 func Throttled(answer *http.Response) bool {
 	switch answer.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:

@@ -10,7 +10,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// handOver has the agent do what this program does otherwise: a process that has decoded
+// handOver has the agent do what this program does otherwise. A process that has decoded
 // JSON before does it in a tenth of the time, because its memory is there already. It
 // reports false if the agent is away, does not know such calls, or leaves the work to this
 // program. A repeated request is the same request, so the work may then be done anew.

@@ -3,8 +3,8 @@
 
 // Command cadastre-cni is the CNI IPAM plugin that a main plugin delegates to:
 // it hands what it is asked to the node's agent and prints the answer. It keeps
-// no state of its own and needs no credentials; while the agent is away, a DEL
-// is written down for it, and everything else is to be tried again.
+// no state of its own and needs no credentials. While the agent is away, a DEL is
+// written down for it, and everything else is to be tried again.
 package main
 
 import (
@@ -23,8 +23,8 @@ func main() {
 }
 
 // withRoom calls f on a stack that need not grow again. A Go stack begins with a few
-// kilobytes and doubles by being copied, each time into memory that no page was mapped for
-// yet; with the frame of this function it grows once. never must be false; the compiler does not
+// kilobytes and doubles by being copied, each time into memory that no page was mapped for yet.
+// With the frame of this function it grows once. never must be false; the compiler does not
 // know that, as the function is not inlined.
 //
 //go:noinline

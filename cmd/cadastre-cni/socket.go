@@ -12,8 +12,9 @@ import (
 )
 
 // socket is a connection to a unix socket, by system calls that block. Package net would
-// cost a quarter of the time that this program needs until it has something to do: its
-// own start, and the poller, which hands each answer from one thread to another.
+// cost a quarter of the time that this program needs until it has something to do. The
+// package costs its own start, and the poller, which hands each answer from one thread
+// to another.
 type socket struct {
 	fd    int
 	until time.Time // the end of all calls together

@@ -4,7 +4,7 @@
 // Command cadastre-docker-plugin is Docker's managed plugin: a proxy of this
 // machine's agent. It forwards the engine's requests to the agent's socket. As long as
 // no agent has answered there, the plugin serves them from a ledger of its own, in its
-// data directory, and its status says that it does not share the pods' plan.
+// data directory. Its status then says that it does not share the pods' plan.
 //
 // The two ledgers are separate. Pools of the own ledger are in address spaces of
 // their own (PluginLocal, PluginGlobal), so the ID of a pool always names its ledger.

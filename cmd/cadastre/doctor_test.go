@@ -192,9 +192,9 @@ func TestDoctorOfAnAgentThatFails(t *testing.T) {
 	p.Expect(p.read(p.path("out"))).To(HaveKey("status.json"))
 }
 
-// Secrets of the configuration, of the files that it names, of the environment and in
-// the names of files, which an agent repeats in all of its answers, are nowhere in the
-// bundle or in the output.
+// Secrets that an agent repeats in all of its answers are nowhere in the bundle or in
+// the output. They are those of the configuration, of the files that it names and of
+// the environment, and those in the names of files.
 func TestDoctorLeavesNoSecret(t *testing.T) {
 	p := newPatient(t, bareAgent(t))
 	password, key := p.file("PLANTED-password-file", "PLANTED-p4ssw0rd\n"), p.file("PLANTED-key.pem", "-----BEGIN EC PRIVATE KEY-----\nPLANTEDkeylineone\n-----END EC PRIVATE KEY-----\n")

@@ -15,9 +15,9 @@ func (s *Space) addPage(n *node, off u128) (*node, *page) {
 	return n, p
 }
 
-// expand makes the nodes that are missing between n, the lowest above off, and
-// the given size: one above off, and one at which the paths to off and to the other
-// child of the slot part.
+// expand makes the nodes that are missing between n, the lowest above off, and the
+// given size. These are one above off, and one at which the paths to off and to the
+// other child of the slot part.
 func (s *Space) expand(n *node, off u128, size uint8) *node {
 	if n.size == size {
 		return n

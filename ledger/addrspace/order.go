@@ -6,10 +6,10 @@ package addrspace
 // Pages and nodes have 64 slots each: a word of 64 addresses, or a page, or a
 // node. The order of a slot is the largest k for which it has a free aligned
 // block of 2^k addresses, -1 if all of it is taken. A search needs the slots of an
-// order, and a change needs the order of a slot, so both are kept: orders[d] is the
-// order of slot d, and bit d of byOrder[o+1] is set if that order is o. The last word
-// of byOrder has the slots that are entirely free: the order of a page or node that
-// has such slots is determined by the longest run of them.
+// order, and a change needs the order of a slot, so both are kept. The order of slot
+// d is orders[d], and bit d of byOrder[o+1] is set if that order is o. The last word
+// of byOrder has the slots that are entirely free. The longest run of them
+// determines the order of a page or node that has such slots.
 
 // reorder sets the order of slot d to is. all is the order of all slots together
 // before; reorder returns the one after.

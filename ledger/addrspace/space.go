@@ -10,9 +10,9 @@ import (
 )
 
 // Space holds the free addresses of one prefix. It finds the next free
-// address, or the next free aligned prefix of any size, in a number of steps
-// that depends on the width of the prefix alone, not on how full it is. Its
-// memory grows with what was taken one by one, not with the size of the prefix.
+// address, or the next free aligned prefix of any size. The number of steps depends
+// on the width of the prefix alone, not on how full it is. The memory of a Space
+// grows with what was taken one by one, not with the size of the prefix.
 //
 // It is a tree with one bit for every address. At the bottom are pages of 2^12
 // addresses, above them nodes of 64 slots; a part that is all free or all taken

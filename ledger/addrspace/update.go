@@ -60,8 +60,8 @@ func (s *Space) slotOrder(n *node, d uint) int {
 	return n.order
 }
 
-// raise puts a node in the place of n, which is all free or all taken, unlike
-// the rest of its slot: that is one slot of a node of the next size.
+// raise puts a node of the next size in the place of n, which is all free or all
+// taken, unlike the rest of its slot. What n had is one slot of that node.
 func (s *Space) raise(n *node) *node {
 	m := s.newNode(n.size+6, n.fill)
 	m.put(n.up, n.first, n.fill)
