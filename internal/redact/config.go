@@ -25,7 +25,7 @@ type Config struct {
 	Files []string
 }
 
-// CleanConfig returns a contiv.conf without what is not known to be harmless: a value
+// CleanConfig returns a contiv.conf without what is not known to be harmless. A value
 // stays if its key is in the allow list and it has the form of this key's values.
 // What was removed is hidden in texts. A file that is not YAML is removed as a whole.
 func CleanConfig(text []byte, texts *Texts) (Config, error) {

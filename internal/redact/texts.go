@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package redact removes secrets from what a person sends to another: from contiv.conf by
-// an allow list of fields, and from every other text what was removed there, with all
-// that has the form of a credential.
+// Package redact removes secrets from what a person sends to another. It cleans
+// contiv.conf by an allow list of fields. From every other text it removes what was
+// removed from contiv.conf, and all that has the form of a credential.
 //
 // A Texts is filled first and used afterwards; it is not for several goroutines. Nothing
 // here fails: a value that is not known to be harmless is removed.

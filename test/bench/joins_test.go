@@ -34,10 +34,10 @@ import (
 // joining is the number of nodes that join in BenchmarkJoins.
 const joining = 10_000
 
-// BenchmarkJoins is the latency of an ADD on an agent's socket, durable, while 10 000 nodes
-// join as fast as the store takes them, and of one when none does (idle). The store is in
-// memory; agent, store, database and client share the machine. An operation is one such
-// cluster.
+// BenchmarkJoins is the latency of a durable ADD on an agent's socket while 10 000 nodes
+// join as fast as the store takes them. It also measures an ADD while no node joins (idle).
+// The store is in memory; agent, store, database and client share the machine. An operation
+// is one such cluster.
 func BenchmarkJoins(b *testing.B) {
 	for _, mode := range []struct{ name, conf string }{
 		{"nodeid", "cadastre: {coolDown: 0s, nodeIDs: {quarantine: 0s}, kvdb: {type: etcd, endpoints: [\"127.0.0.1:1\"]}}"},

@@ -15,9 +15,9 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// BenchmarkPod is an ADD and a DEL of a pod: through the loop and its plugins,
-// as a request that came in over the socket, and the same two steps on the
-// ledger directly. commit-ns is the part that waited for the disk.
+// BenchmarkPod is an ADD and a DEL of a pod through the loop and its plugins,
+// as a request that came in over the socket. It also measures the same two
+// steps on the ledger directly. commit-ns is the part that waited for the disk.
 func BenchmarkPod(b *testing.B) {
 	journals := []struct {
 		name string

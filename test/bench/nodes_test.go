@@ -74,8 +74,8 @@ func clusterOf(n int) controller.KubeStateData {
 }
 
 // BenchmarkNodeUpdate is the change of one node in a cluster of many, from its event to the
-// routes in the transaction: of the node's address, of the podCIDRs of its Node, and of its
-// claim, which decides about the routes to other nodes.
+// routes in the transaction. What changes is the node's address, the podCIDRs of its Node,
+// or its claim, which decides about the routes to other nodes.
 func BenchmarkNodeUpdate(b *testing.B) {
 	const netresource = "cadastre: {podBlocks: netresource, kvdb: {type: kubernetes}}"
 	for _, mode := range []struct {

@@ -70,7 +70,8 @@ func (r registry) holds(address string) (names []string, err error) {
 }
 
 // The Node object of a was re-created, so that the controller takes its old
-// podCIDR for free, and assigns it to b, while a pod of a still lives in it.
+// podCIDR for free. The controller assigns it to b while a pod of a still lives
+// in it.
 func TestAPodCIDRIsAssignedToASecondNode(t *testing.T) {
 	attack.Begin(t, attack.PodCIDR).Add(1)
 	t.Parallel()

@@ -119,8 +119,8 @@ func (c *claimant) spoil(ctx context.Context, rnd *rand.Rand) {
 }
 
 // TestHistoriesOfClaims lets instances claim IDs while others of the same name
-// do so too, while operators release them, over networks that fail in the
-// middle, and looks for an order that explains what each was told.
+// do so too, and while operators release them. The networks fail in the middle.
+// The test looks for an order that explains what each was told.
 func TestHistoriesOfClaims(t *testing.T) {
 	tried := attack.Begin(t, attack.IDClaim)
 	t.Parallel()
@@ -235,7 +235,7 @@ func claimAndRelease(t *testing.T, server *etcdtest.Server, h *idHistory, epoch 
 const lateness = 300 * time.Millisecond
 
 // TestAgentsAreKilledWhileTheyClaim kills agents at random moments of their
-// starts, again and again: an instance never has two IDs, keeps the one that it
+// starts, again and again. An instance never has two IDs, keeps the one that it
 // was told, and shares it with no other.
 func TestAgentsAreKilledWhileTheyClaim(t *testing.T) {
 	tried := attack.Begin(t, attack.IDClaim)

@@ -22,9 +22,9 @@ import (
 // clockSource is the file from which the agent gets the time.
 const clockSource = "../../agent/clock.go"
 
-// skewed replaces time.Now in a build for these tests: the wall clock is changed by the
-// number of seconds in a file, the monotonic one runs on, as if the clock of a machine
-// was set.
+// skewed replaces time.Now in a build for these tests. It changes the wall clock by the
+// number of seconds in a file, and the monotonic one runs on, as if the clock of a
+// machine was set.
 const skewed = `
 func skewed() time.Time {
 	now := time.Now()

@@ -132,9 +132,9 @@ func (m *member) reboot(t *testing.T) {
 	m.hardware(t, 1, "boot-2")
 }
 
-// TestARestartDoesNotWait has beats be fresh for an hour: the next run of a killed
-// agent allocates within this test only if it knows the last beat for that of its own
-// earlier run. A clone waits.
+// TestARestartDoesNotWait has beats be fresh for an hour. So the next run of a killed
+// agent allocates within this test only if it recognizes the last beat as that of its
+// own earlier run. A clone waits.
 func TestARestartDoesNotWait(t *testing.T) {
 	attack.Begin(t, attack.Clone).Add(1)
 	t.Parallel()

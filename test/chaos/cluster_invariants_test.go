@@ -311,8 +311,9 @@ func (w *world) awaitQuiet() error {
 	}
 }
 
-// quiet is nil where all agents follow the store, have the IDs that are theirs,
-// doubt those that are not, agree about the pools, and know the ways to each other.
+// quiet is nil where all agents follow the store, have the IDs that are theirs, and
+// doubt those that are not. They must also agree about the pools, and know the ways
+// to each other.
 func (w *world) quiet() error {
 	held, err := w.store.holders()
 	if err != nil {

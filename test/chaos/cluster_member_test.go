@@ -26,9 +26,9 @@ import (
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
-// prefixOf returns the prefix of a cluster's keys in an etcd. No other cluster has it:
-// agents that a test has left behind, or those of another test, may come to an
-// etcd by the port that one of theirs has had.
+// prefixOf returns the prefix of a cluster's keys in an etcd. No other cluster has it.
+// This matters because agents that a test has left behind, or those of another test,
+// may come to an etcd by the port that one of theirs has had.
 func prefixOf(endpoint string) string {
 	_, port, _ := strings.Cut(strings.TrimPrefix(endpoint, "http://"), ":")
 	return fmt.Sprintf("/cadastre-%d-%s/", os.Getpid(), port)

@@ -269,8 +269,9 @@ func TestNewcomerMeetsWhoKnowsTheOwner(t *testing.T) {
 }
 
 // TestNewcomerMeetsWhoIsAboutToTell has the newcomer come when the other agent
-// has claimed its own ID again, and has not written yet what it knows of others:
-// it reads the store some time after it was lost, and the newcomer finds a node.
+// has claimed its own ID again, and has not written yet what it knows of others.
+// The other agent reads the store some time after it was lost, and the newcomer
+// finds a node.
 func TestNewcomerMeetsWhoIsAboutToTell(t *testing.T) {
 	attack.Begin(t, attack.Wipe).Add(1)
 	if !looksForFound() {
@@ -315,8 +316,8 @@ func TestOwnerThatIsDrainedGetsAnotherID(t *testing.T) {
 }
 
 // TestIDThatItsOwnerGotBackIsNotLostAgain is about a newcomer that had the ID
-// of another for a while, as the store said several times, and has another one
-// now: what it remembers of the first one is void.
+// of another for a while, as the store said several times. The newcomer has
+// another ID now. What it remembers of the first one is void.
 func TestIDThatItsOwnerGotBackIsNotLostAgain(t *testing.T) {
 	attack.Begin(t, attack.Wipe).Add(4)
 	t.Parallel()
@@ -347,8 +348,8 @@ func TestIDThatItsOwnerGotBackIsNotLostAgain(t *testing.T) {
 }
 
 // TestNodeThatMovedBeforeARestore is about a node that gave its ID back and has
-// another one: a snapshot has it with the first one, and others write the second
-// one before it is back itself. It must not have both.
+// another one. A snapshot has the node with the first ID, and others write the
+// second ID before the node is back itself. It must not have both.
 func TestNodeThatMovedBeforeARestore(t *testing.T) {
 	attack.Begin(t, attack.Wipe).Add(2)
 	if !looksForFound() {

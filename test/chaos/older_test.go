@@ -65,8 +65,8 @@ func (n *node) cli(args ...string) (string, error) {
 }
 
 // TestOlderStore puts an older copy of the database in the place of the newer
-// one, within the same boot: what it knows is served, nothing new is allocated,
-// also after further restarts, until an operator accepts that.
+// one, within the same boot. The agent serves what the copy knows. It allocates
+// nothing new, also after further restarts, until an operator accepts that.
 func TestOlderStore(t *testing.T) {
 	tried := attack.Begin(t, attack.Older)
 	g := NewWithT(t)

@@ -22,8 +22,9 @@ func delWith(g Gomega, socket string, k Key) (said string, ok bool) {
 	return string(out), ok
 }
 
-// A DEL succeeds only if an agent will learn of it: in the directory where one has
-// been, not in another one, and not after a reboot before an agent has started.
+// A DEL succeeds only if an agent will learn of it. It succeeds in the directory
+// where one has been, not in another one, and not after a reboot before an agent
+// has started.
 func TestADELIsKeptWhereAnAgentReadsIt(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

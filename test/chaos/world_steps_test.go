@@ -323,8 +323,8 @@ func (m *machine) runtimeStarts() {
 }
 
 // runtimeIsRestarted restarts the runtime, which is not ready at first, or lists a part of
-// its sandboxes: for less than the time to undo a reclaim, or only those of which the
-// kernel shows the address.
+// its sandboxes. If it lists the part for as long as the time to undo a reclaim, the pods
+// end of which the kernel does not show the address.
 func (m *machine) runtimeIsRestarted() {
 	if !m.away {
 		m.cri.Stop()

@@ -136,10 +136,11 @@ func (c *cluster) write(path, text string) error {
 	return os.WriteFile(path, []byte(text), 0o600)
 }
 
-// contivConf is the configuration of every node. The times are short, so that
-// the demo is; addresses that were given back rest for as long as it takes. A
+// contivConf is the configuration of every node. The times are short, so that the
+// demo is; addresses that were given back rest for as long as it takes. A
 // newcomer waits for two probing intervals, within which an agent has to find an
-// etcd that was away for seconds: the longer it was away, the less often it asks.
+// etcd that was away for seconds. The longer etcd was away, the less often the
+// agent asks.
 func (c *cluster) contivConf() string {
 	network := "dataplane: linux\n  transport: vxlan"
 	if c.way == stage.WayNone {

@@ -62,8 +62,8 @@ func (c *cluster) running() (nodes []*node) {
 }
 
 // agree fails until all agents that run list the same nodes: those that there
-// are, each with an ID and subnets of its own, and with the address that follows
-// from it.
+// are. Each node must have an ID and subnets of its own, and the address that
+// follows from its ID.
 func (c *cluster) agree(ctx context.Context) error {
 	for _, via := range c.running() {
 		var list []localapi.Node
@@ -320,7 +320,8 @@ func (c *cluster) allocatesNothing(ctx context.Context, n *node) error {
 }
 
 // doubts are the places where n says that its ID is in doubt, or was since its
-// agent has started: what it is now, its log, its events, and its metrics.
+// agent has started. The places are its status, its log, its events, and its
+// metrics.
 func (c *cluster) doubts(ctx context.Context, n *node) (places []string, err error) {
 	s, err := n.status(ctx)
 	if err != nil {

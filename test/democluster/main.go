@@ -5,24 +5,24 @@
 // etcd, in network namespaces of its own, and checks everything that it shows.
 // It needs Go and nothing else.
 //
-// Three agents start at the same time, each on a node with a network namespace,
-// and agree on node IDs and subnets through a real etcd, which is this program
+// Three agents start at the same time, each on a node with a network namespace.
+// They agree on node IDs and subnets through a real etcd, which is this program
 // started again. Pods reach each other across the nodes. Then etcd is killed and
-// comes back; it is wiped while all agents are dead, and a newcomer is there
-// before most of them; pools change under live pods; a node leaves for good; and
-// etcd is wiped once more, with no node left to tell a newcomer which ID is not
-// free. After each step the addresses and subnets are compared with what they
-// were, and packets are sent again; some pods talk all the time, and may not lose
-// one packet.
+// comes back. It is wiped while all agents are dead, and a newcomer is there
+// before most of them. Pools change under live pods. A node leaves for good. In
+// the end etcd is wiped once more, with no node left to tell a newcomer which ID
+// is not free. After each step the addresses and subnets are compared with what
+// they were, and packets are sent again; some pods talk all the time, and may not
+// lose one packet.
 //
-// It ends with 0 if everything was as it must be, with 1 (and the reason, and
-// the ends of the logs) if not or if it was interrupted, and with 2 for a wrong
-// command line. Nothing is left behind, and the network of the machine is not
-// touched.
+// It ends with 0 if everything was as it must be. If not, or if it was
+// interrupted, it prints the reason and the ends of the logs, and ends with 1.
+// It ends with 2 for a wrong command line. Nothing is left behind, and the
+// network of the machine is not touched.
 //
 // Where network namespaces cannot be made it says why in one line and does all
-// but the packets: agents and etcd run beside each other, without routes, and
-// addresses are asked for from cadastre-cni itself.
+// but the packets. Agents and etcd then run beside each other, without routes,
+// and addresses are asked for from cadastre-cni itself.
 //
 // Example:
 //

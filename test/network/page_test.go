@@ -83,7 +83,7 @@ those of one run on a machine of two cores with other work on it: compare them w
 
 - *Throughput*: one TCP connection over IPv4, as a ratio to a plain bridge between two namespaces, which is measured in turns with it
   (median of 9 turns).
-- *Kill*: each agent is killed with SIGKILL and started again, while a packet goes every 2 ms from pod to pod on one node and across
+- *Kill*: each agent is killed with SIGKILL and started again. Meanwhile a packet goes every 2 ms from pod to pod, on one node and across
   nodes, with each family. The outage is the longest time in which all packets of a pair of pods were lost.
 - *Healing*: the time until the agent has made an object again that was deleted by hand, see below.
 

@@ -122,9 +122,9 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkADD compares ADD and DEL of a pod through the sockets of two real agents that
-// take turns, each beside 250 pods: one runs a round every 20 seconds, as by default, and the
-// other none. Taking turns, both meet the same load of the machine; ratio is that of the medians.
+// BenchmarkADD compares ADD and DEL of a pod through the sockets of two real agents that take
+// turns, each beside 250 pods. One runs a round every 20 seconds, as by default, and the other
+// none. Taking turns, both meet the same load of the machine; ratio is that of the medians.
 func BenchmarkADD(b *testing.B) {
 	labs := []*lab{
 		newLab(b, settings{interval: "1h", grace: "1h"}),
@@ -154,7 +154,7 @@ func BenchmarkADD(b *testing.B) {
 }
 
 // BenchmarkLock compares how long a claim and the reading of 250 leases hold the ledger's
-// lock: the NullJournal does not wait, so that a claim is nothing but its time under the lock.
+// lock. The NullJournal does not wait, so that a claim is nothing but its time under the lock.
 func BenchmarkLock(b *testing.B) {
 	book, err := ledger.Open(b.Context(), ledger.NullJournal{}, ledger.Options{})
 	if err != nil {

@@ -111,8 +111,8 @@ func (l *lab) check() string {
 	return out
 }
 
-// uid 65534 without a capability makes a user and network namespace, and puts each address of the
-// block on its loopback: no address is lost for pods, and one finding says it.
+// uid 65534 without a capability makes a user and network namespace, and puts each address of
+// the block on its loopback. No address is lost for pods, and one finding says it.
 func TestAnUnprivilegedProcessQuarantinesNothing(t *testing.T) {
 	l := newLab(t, settings{})
 	_, a := l.wired("c1")
@@ -165,7 +165,8 @@ func TestAPodWithTheAddressesOfOthers(t *testing.T) {
 }
 
 // After the database was deleted each address that a living pod has is quarantined, whatever
-// connects the pod; and with its database it is never reclaimed, also if the runtime forgets it.
+// connects the pod. With its database the address is never reclaimed, also if the runtime
+// forgets the pod.
 func TestEachKindOfPodAfterALostDatabase(t *testing.T) {
 	for name, connect := range map[string]func(l *lab, ns *netlab.Namespace, a netip.Addr){
 		"a wire": func(l *lab, ns *netlab.Namespace, a netip.Addr) {

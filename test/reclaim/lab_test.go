@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reclaim tests from outside that leases end whose owners are gone, and no others:
-// with a real agent process, real network namespaces, and a container runtime over a real
-// socket that says what a test lets it say. The package has tests only.
+// Package reclaim tests from outside that leases end whose owners are gone, and no others.
+// It uses a real agent process, real network namespaces, and a container runtime over a
+// real socket. The runtime says what a test lets it say. The package has tests only.
 package reclaim
 
 import (

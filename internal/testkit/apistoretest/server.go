@@ -4,8 +4,8 @@
 // Package apistoretest provides an API server in memory for tests of package apistore,
 // and a suite that it and a real API server must both pass.
 //
-// A Server speaks HTTP and JSON on loopback for the kinds that apistore reads
-// and writes: get, list (also as of an earlier resourceVersion), watch, create,
+// A Server speaks HTTP and JSON on loopback for the kinds that apistore reads and
+// writes. It serves get, list (also as of an earlier resourceVersion), watch, create,
 // update, merge patch, delete, and the status of nodes and pods. It counts
 // resourceVersions and selects by metadata.name and spec.nodeName. On request it
 // compacts its history and fails requests. It has no schemas, admission, finalizers or

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudlab builds a cluster on one machine for tests against a cloud: a real
-// kube-apiserver with its etcd, operators of which one leads, and nodes that are network
-// namespaces with a real agent. A hypervisor watches the interfaces that the cloud shows
-// for the machines, and plugs a veth with each interface's MAC address into the machine's
-// namespace and into a bridge of the interface's network. A router has the gateways of all
-// subnets.
+// Package cloudlab builds a cluster on one machine for tests against a cloud. The cluster
+// has a real kube-apiserver with its etcd, and operators of which one leads. Its nodes are
+// network namespaces with a real agent. A hypervisor watches the interfaces that the cloud
+// shows for the machines. It plugs a veth with each interface's MAC address into the
+// machine's namespace and into a bridge of the interface's network. A router has the
+// gateways of all subnets.
 //
 // Pods come and go through cadastre-cni. A Judge records each ADD and DEL, compares what
 // pods hold with the cloud while the test runs, and sees the source addresses of all

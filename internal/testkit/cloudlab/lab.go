@@ -88,7 +88,7 @@ func Why() string {
 	return netlab.Why()
 }
 
-// Main is TestMain of a provider whose module is the parent folder: it builds the programs
+// Main is TestMain of a provider whose module is the parent folder. It builds the programs
 // into the folder of an environment variable, by default a temporary one, and runs the tests.
 func Main(m *testing.M, variable string) int {
 	if why := Why(); why != "" {

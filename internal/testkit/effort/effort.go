@@ -116,7 +116,8 @@ func named() (seed uint64, set bool, err error) {
 }
 
 // Seeds returns the first seed and the number of seeds of a test that tries n of
-// them at effort Nightly: from 0, or the one seed that the environment names.
+// them at effort Nightly. The seeds begin at 0, or are the one seed that the
+// environment names.
 func Seeds(t testing.TB, n int) (first, count uint64) {
 	t.Helper()
 	seed, set, err := named()

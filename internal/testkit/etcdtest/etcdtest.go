@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcdtest runs real etcd servers inside of a test or a tool, and lets
-// go wrong what goes wrong with etcd: members stop and come back, lose their
-// data or go back to an older state; histories are compacted; networks between
+// Package etcdtest runs real etcd servers inside of a test or a tool, and
+// causes the faults that etcd has. Members stop and come back, lose their data
+// or go back to an older state. Histories are compacted. Networks between
 // client and server are slow, cut or half-open.
 //
 // What Start, StartCluster and StartProxy start ends with the test. NewProxy belongs
@@ -16,8 +16,9 @@
 //
 // Stop is a death, not a farewell: requests and streams are broken off, and a
 // leader does not hand over. Three ways lead to another past at the same
-// endpoint: Wipe (empty, by all that a client is told the same cluster),
-// Replace (empty, another cluster), and Restore of an earlier Snapshot.
+// endpoint. After Wipe the server is empty, and by all that a client is told it
+// is the same cluster. After Replace it is empty, and another cluster. Restore
+// goes back to an earlier Snapshot.
 //
 // A Proxy stands between a client and one server. What it is told holds at
 // once, for connections that are open and for later ones:
@@ -185,7 +186,7 @@ func run(servers []*Server) (err error) {
 }
 
 // freePorts finds ports without a listener. They are below those that the
-// kernel gives to outgoing connections: a client that dials such a one while
+// kernel gives to outgoing connections. A client that dials such a one while
 // the server is away may end up connected to itself, and keep the port.
 func freePorts(n int) ([]string, error) {
 	const low, high = 12000, 32000

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package faultproxy is an HTTP proxy before the API of a cloud, for tests. It makes a
-// server in a test as unpleasant as the cloud that it stands for: a token bucket, readings
-// that are seconds old, and by a plan failures, lost answers and requests that hang.
+// server in a test as unpleasant as the cloud that it stands for. It adds a token bucket,
+// readings that are seconds old, and by a plan failures, lost answers and requests that
+// hang.
 //
 // The proxy reads a request wholly, and forwards it wholly even if its client has given up
 // meanwhile. A Dialect names operations, tells reads from writes, and writes answers in the

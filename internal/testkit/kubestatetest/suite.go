@@ -6,7 +6,7 @@
 // Kubernetes' API server.
 //
 // Run opens a World for each case and closes it. The case changes objects by the
-// World's methods and checks the events that an event loop receives: each change must
+// World's methods and checks the events that an event loop receives. Each change must
 // fit the earlier events, be newer than the snapshot before it, and come once. In the
 // end the loop must know exactly the objects of this node and those that all nodes
 // share. Nothing else may change the World meanwhile.

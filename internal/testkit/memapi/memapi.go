@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package memapi simulates the API server's NetResourceSets in memory, for tests,
-// simulations and demonstrations. It has the API server's rules: each write needs the
-// newest resourceVersion and makes a new one, a status is written separately from its spec,
-// an object that was deleted and created again has another UID.
+// simulations and demonstrations. It has the API server's rules. Each write needs the
+// newest resourceVersion and makes a new one. A status is written separately from its spec.
+// An object that was deleted and created again has another UID.
 //
 // Every method may be called from any goroutine. Changed and Deleted are called after a
 // write, by the goroutine that wrote.

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netlab opens network namespaces from Go, for the demo and the
-// end-to-end tests: no ip, no mounts, and nothing left behind, because a
-// namespace here lives exactly as long as the file descriptor that holds it
-// (or a process inside it).
+// end-to-end tests. It needs no ip and no mounts. It leaves nothing behind,
+// because a namespace here lives exactly as long as the file descriptor that
+// holds it (or a process inside it).
 //
 // No function changes the network namespace that the program was started in.
 // New and Do need CAP_SYS_ADMIN and CAP_NET_ADMIN. A program without root gets both by

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodescript runs scripts of package testscript against the programs of one node:
-// the agent, the command line, the CNI plugin and Docker's plugin are processes, and a
+// Package nodescript runs scripts of package testscript against the programs of one node.
+// The agent, the command line, the CNI plugin and Docker's plugin are processes, and a
 // script checks their output and exit codes only.
 //
 // Besides the commands of package testscript a script has these:
@@ -30,9 +30,10 @@
 //	as UID PROGRAM [ARGS]          run a program under another user ID, without a group
 //	terminal PROGRAM [ARGS]        run a program whose standard output is a terminal
 //
-// The bridge plugin makes the interfaces of the pods of node, and with wires the agent does. The variables POD_NETWORK and
-// PODS hold a network that no other script has, and the first three numbers of the block
-// of node 1 in it: the kernel shows the namespaces of all tests.
+// The bridge plugin makes the interfaces of the pods of node, and with wires the agent does.
+// The variables POD_NETWORK and PODS hold a network that no other script has, and the first
+// three numbers of the block of node 1 in it. Each script has its own network because the
+// kernel shows the namespaces of all tests.
 //
 // The condition root holds for root, netns if this process may make network namespaces. Each script has a folder, a socket and processes of its own, which end with it.
 package nodescript

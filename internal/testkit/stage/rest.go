@@ -34,10 +34,10 @@ const (
 // errRestless ends the wait for rest: the condition cannot come true any more.
 var errRestless = errors.New("the agent's wanted state is not that of a resync")
 
-// AwaitRest waits until the agent, whose process is p, is at rest: no value waits for a
-// repair, and a resync changes nothing in the agent's network namespace, nor does a repair
-// follow. within calls its argument in that namespace. The error says what changed last. A
-// test calls it after its last disturbance, while its pods still run.
+// AwaitRest waits until the agent, whose process is p, is at rest. At rest, no value waits
+// for a repair. A resync changes nothing in the agent's network namespace, and no repair
+// follows it. within calls its argument in that namespace. The error says what changed
+// last. A test calls it after its last disturbance, while its pods still run.
 //
 // If the agent's configuration has controller.enableVerification, the error also tells of
 // events that came to another state than a resync.

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stagetest is for tests of programs that are a stage.Harness: it makes
-// the test binary that program, for the processes that the program starts again, and
-// checks that no file or process is left behind. Tests call its functions from their own
-// goroutine; a finding fails the test.
+// Package stagetest is for tests of programs that are a stage.Harness. It makes the test
+// binary that program, for the processes that the program starts again. It checks that
+// no file or process is left behind. Tests call its functions from their own goroutine;
+// a finding fails the test.
 //
 // Example, in package main of the program:
 //

@@ -37,9 +37,9 @@ func dockers(l localapi.Lease) bool {
 	return l.Purpose == "docker" || strings.HasPrefix(l.Pool, "docker/")
 }
 
-// compare finds what does not fit: each address in a container is one that the
-// engine knows of, and has one lease of its own; each gateway and each auxiliary
-// address has one; and there are no others.
+// compare finds what does not fit. Each address in a container must be one that
+// the engine knows of, and have one lease of its own. Each gateway and each
+// auxiliary address must have one. There must be no others.
 func (s scene) compare() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command docker is the end-to-end test of the Docker driver: a real engine, a
-// real agent, real containers, and after each step the addresses inside the
-// containers are compared with what the engine says and with the ledger's
-// leases. Nothing may have leaked, and no address may be held twice.
+// Command docker is the end-to-end test of the Docker driver, with a real
+// engine, a real agent and real containers. After each step it compares the
+// addresses inside the containers with what the engine says and with the
+// ledger's leases. Nothing may have leaked, and no address may be held twice.
 //
 // It needs root and Debian's docker.io, which it installs with apt-get where
 // there is none (that stays). Engine and agent run in network, mount and PID
-// namespaces of their own with a /run of their own, so that neither the
-// machine's engine nor its network, iptables, /run and cgroups see anything of
-// them; the engine's data, its image and its control groups are removed in the
-// end. Where it cannot run it prints why in one line and ends with 0; it ends
-// with 1, the reason and the logs' ends where something was not as it must be.
+// namespaces of their own with a /run of their own. So neither the machine's
+// engine nor its network, iptables, /run and cgroups see anything of them. The
+// engine's data, its image and its control groups are removed in the end. Where
+// it cannot run it prints why in one line and ends with 0. Where something was
+// not as it must be, it prints the reason and the logs' ends, and ends with 1.
 //
 // Example:
 //

@@ -136,9 +136,9 @@ func wrap(dir string) error {
 	return nil
 }
 
-// become turns this process into the program name, after it has asked to be
-// killed when its parent ends, which envtest does not do, and has written its
-// number down, which envtest does not tell.
+// become turns this process into the program name. Before that, the process
+// asks to be killed when its parent ends, which envtest does not do. It also
+// writes its number down, which envtest does not tell.
 func become(name string) error {
 	runtime.LockOSThread() // the request is for one thread, and the last one left
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {

@@ -24,7 +24,7 @@ import (
 const namespace = "cadastre-system"
 
 // TestManifests applies every mode of k8s/ to an API server of its own, with
-// strict validation, and runs operator and agent with what was applied: their
+// strict validation. It runs operator and agent with what was applied: their
 // flags, their configuration, and exactly their roles. What differs is where
 // things are, and that no routes are made on this machine.
 func TestManifests(t *testing.T) {

@@ -96,8 +96,8 @@ func (a *agent) nodeID() uint32 {
 
 // TestAWipedStoreUnderThePolicy: three agents with the tokens of their pods lose
 // all that they shared, first while they are down, then while they run. The first
-// that is back writes the records of all, a newcomer takes an ID of none of them,
-// and in the end everything is there again under the IDs of before.
+// that is back writes the records of all, and a newcomer takes an ID of none of
+// them. In the end everything is there again under the IDs of before.
 func TestAWipedStoreUnderThePolicy(t *testing.T) {
 	mayRun(t)
 	l := &limited{cluster: openCluster(t, newPlane(t).kubeconfig), agents: map[string]*agent{}}
@@ -148,7 +148,8 @@ func TestAWipedStoreUnderThePolicy(t *testing.T) {
 }
 
 // older has the store come back with an earlier generation of the record of a node
-// that is away: the agents of other nodes may not write it, and follow the store.
+// that is away. The agents of other nodes may not write that record, and follow
+// the store.
 func (l *limited) older(admin writer) {
 	l.t.Helper()
 	away, other := l.agents["n2"], l.agents["n1"]

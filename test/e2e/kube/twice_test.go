@@ -27,8 +27,8 @@ func (c *cluster) held(node string) v1.NodeCondition {
 	return v1.NodeCondition{}
 }
 
-// TestAPodCIDRTwice: the Node object of a is made again with another podCIDR, and
-// a controller that is not ours gives the old one to b, while a pod of a lives in
+// TestAPodCIDRTwice: the Node object of a is made again with another podCIDR. A
+// controller that is not ours gives the old one to b, while a pod of a lives in
 // it. The agents have the tokens and the policies of the manifests.
 func TestAPodCIDRTwice(t *testing.T) {
 	mayRun(t)

@@ -16,14 +16,14 @@
 // the flags and the account of its Deployment; the cluster's state is in the API server.
 //
 // It needs root and some of Debian's packages, which it installs with apt-get
-// where they are missing (they stay), and the programs of test/kube, which it
-// builds into .cache/kube, or takes from where KUBEBUILDER_ASSETS says. All of it
-// runs in network, mount and PID namespaces of its own, with a /run and a
-// /var/lib of its own, below control groups of its own, and it cannot reach the
-// settings of the kernel that kubelet changes. What is outside of the namespaces
-// is removed in the end, but by SIGKILL. Where it cannot run it prints why in
-// one line and ends with 0; it ends with 1, the reason and the logs' ends where
-// something was not as it must be.
+// where they are missing (they stay). It also needs the programs of test/kube,
+// which it builds into .cache/kube, or takes from where KUBEBUILDER_ASSETS says.
+// All of it runs in network, mount and PID namespaces of its own, with a /run and
+// a /var/lib of its own. It runs below control groups of its own, and cannot
+// reach the settings of the kernel that kubelet changes. What is outside of the
+// namespaces is removed in the end, but by SIGKILL. Where it cannot run it prints
+// why in one line and ends with 0. Where something was not as it must be, it
+// prints the reason and the logs' ends, and ends with 1.
 //
 // Example:
 //

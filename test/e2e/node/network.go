@@ -20,7 +20,7 @@ import (
 )
 
 // The room's own network namespace is the router, and has the control plane. The router
-// has a network with each node and one with the outside, and no route to a pod: a packet
+// has a network with each node and one with the outside, and no route to a pod. A packet
 // of a pod that reaches it as such is lost.
 const (
 	planeIP   = "198.18.0.1" // of no network of the configurations, as are those of nodes

@@ -19,8 +19,9 @@ const pagePort = "8080"
 
 func pageOf(address string) string { return "http://" + address + ":" + pagePort }
 
-// reach fails unless each pod has its address, and each other pod answers it: to a ping,
-// and with a page that has the pod's own address as the source of the request.
+// reach fails unless each pod has its address, and each other pod answers it. The other
+// pod answers to a ping, and with a page that has the first pod's own address as the
+// source of the request.
 func (t *scenario) reach(ctx context.Context, pods []pod) error {
 	for _, from := range pods {
 		has, err := t.inside(ctx, from.Metadata.Name, "ip", "-4", "-o", "addr", "show", "dev", "eth0")

@@ -5,11 +5,12 @@
 // a kube-apiserver, a kube-controller-manager and a kubectl, from the module
 // test/kube, which pins their versions.
 //
-// It owns the directory that it is given. A program whose stamp says that it
-// was made of the same modules by the same compiler is left alone; the stamp is
-// removed before a program is made and written after, so that an interrupted
-// build is done again. It needs Go, and the modules from a proxy or from Go's
-// own cache; the first time takes minutes, the next less than a second.
+// It owns the directory that it is given. It leaves a program alone whose stamp
+// says that it was made of the same modules by the same compiler. It removes
+// the stamp before it makes a program and writes it after, so that an
+// interrupted build is done again. It needs Go, and the modules from a proxy or
+// from Go's own cache; the first time takes minutes, the next less than a
+// second.
 //
 // Example:
 //
