@@ -13,12 +13,12 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// A handler runs in the loop. If it pushed an event there and waited for room
-// or for the outcome, it would wait for itself; follow-ups go through the
-// transaction instead. So nothing that a handler's methods lead to may push:
-// functions that they mention (whether they call them or hand them on) and, for
-// methods of interfaces, those of every plugin type that fits. What is stored in
-// a field as a function is followed from where it is stored.
+// A handler runs in the loop. If it pushed an event there and waited for room or for
+// the outcome, it would wait for itself; follow-ups go through the transaction
+// instead. So nothing that a handler's methods lead to may push. The methods lead to
+// the functions that they mention, whether they call them or hand them on. For
+// methods of interfaces, they lead to those of every plugin type that fits. What is
+// stored in a field as a function is followed from where it is stored.
 
 // pushes are the methods that push.
 func pushes() []string { return []string{"PushEvent", "PushEventWait"} }

@@ -165,10 +165,10 @@ func walls() []wall {
 // what the earlier ones publish, never a later one.
 func pluginOrder() []string { return []string{"contivconf", "nodesync", "podmanager", "ipam", "ipnet"} }
 
-// besides are the plugins beside that order: kubestate produces the state that the
-// others use and imports none of them; restapi shows their state, dockeripam serves Docker,
-// reclaim compares the ledger with the witnesses, and interfaces calls the cloud: none of
-// them imports these four.
+// besides are the plugins beside that order. kubestate produces the state that the others
+// use and imports none of them. restapi shows their state, dockeripam serves Docker,
+// reclaim compares the ledger with the witnesses, and interfaces calls the cloud. No
+// plugin of the order imports these four.
 func besides() []string {
 	return []string{"kubestate", "restapi", "dockeripam", "reclaim", "interfaces"}
 }
