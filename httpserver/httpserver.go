@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package httpserver runs the HTTP servers of all programs, with limits of time,
-// of connections and of bodies, so that the callers of one listener can stop neither
+// of connections and of bodies. So the callers of one listener can stop neither
 // another listener nor the program.
 //
 // A connection that sends or reads too slowly is closed, whatever it asked for. The

@@ -9,8 +9,8 @@ import (
 )
 
 // The descriptors of a process, and how many of them are not for connections of
-// callers: its files, and its own connections to the cluster store, to the API server
-// and to the kernel.
+// callers. Those are for its files, and for its own connections to the cluster store,
+// to the API server and to the kernel.
 const (
 	leastFiles = 192
 	reserved   = 96

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package tracing exports the spans of an agent to an OpenTelemetry collector, by OTLP over
-// HTTP. It is the only package that links OpenTelemetry's SDK; the others add spans to the
+// HTTP. It is the only package that links OpenTelemetry's SDK. The others add spans to the
 // one in their context, by the interfaces of go.opentelemetry.io/otel/trace, which do nothing
 // if there is none.
 //

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd tests the units beside it: they say what the programs expect,
-// systemd has nothing to say against them, and an agent that is started as
-// systemd starts it uses the socket that it is handed.
+// Package systemd tests the units beside it. They say what the programs expect, and
+// systemd reports nothing against them. An agent that is started as systemd starts
+// it uses the socket that it is handed.
 package systemd
 
 import (

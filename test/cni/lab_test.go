@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cni tests cadastre-cni as the main plugin of a network: a runtime's library
+// Package cni tests cadastre-cni as the main plugin of a network. A runtime's library
 // reads the list that a real agent has written, and runs real plugins for pods with real
 // network namespaces.
 package cni

@@ -5,12 +5,13 @@
 // namespaces of its own, and checks everything that it shows. It needs Go and
 // nothing else.
 //
-// It builds the programs, starts an agent on the embedded store, gives two pods
-// an address and an interface through cadastre-cni, sends packets between them, kills
-// the agent, starts it again, adds a third pod, deletes all and leaves nothing
-// behind. It ends with 0 if everything was as it must be, with 1 (and the
-// reason, and the end of the agent's log) if not or if it was interrupted, and
-// with 2 for a wrong command line. The network of the machine is not touched.
+// It builds the programs, starts an agent on the embedded store, and gives two pods
+// an address and an interface through cadastre-cni. It sends packets between them,
+// kills the agent, starts it again, and adds a third pod. Then it deletes all and
+// leaves nothing behind. It ends with 0 if everything was as it must be. If not, or
+// if it was interrupted, it prints the reason and the end of the agent's log, and
+// ends with 1. It ends with 2 for a wrong command line. The network of the machine
+// is not touched.
 //
 // Where network namespaces cannot be made it says why in one line and does all
 // but the packets: the addresses are then asked for from cadastre-cni itself.

@@ -34,8 +34,9 @@ const (
 	pace     = 200 * time.Millisecond
 )
 
-// cluster is a real API server, an operator with the reflector and one with NetResourceSets,
-// two agents that follow them, and one agent with a data plane in a network namespace.
+// cluster is a real API server, an operator with the reflector, one with NetResourceSets,
+// and two agents that follow them. It also has one agent with a data plane in a network
+// namespace.
 type cluster struct {
 	t       *testing.T
 	g       *WithT

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page tests the page in a headless Chromium: against a real agent behind
-// "cadastre page", against an agent's API over a ledger with 250 000 leases, and against a real
-// operator with an API server, an etcd and 1000 nodes. The steps in
-// the browser are in web/e2e. "make e2e-page" installs what it needs and runs it.
+// Package page tests the page in a headless Chromium. It does so against a real agent behind
+// "cadastre page", and against an agent's API over a ledger with 250 000 leases. It also does
+// so against a real operator with an API server, an etcd and 1000 nodes. The steps in the
+// browser are in web/e2e. "make e2e-page" installs what it needs and runs it.
 package page
 
 import (

@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// cell names a number of a committed result: a page, the heading above the table, the
-// first cell of the row, and the number of the column, the first one being 0.
+// cell names a number of a committed result. It has a page, the heading above the
+// table, the first cell of the row, and the number of the column. The first column has
+// the number 0.
 type cell struct {
 	page, heading, row string
 	column             int

@@ -78,7 +78,7 @@ cadastre: {controller: {recordEventHistory: false}, log: {level: warn}}
 }
 
 // Scenario 20: more pods than free addresses ask at once, and a second prefix is added
-// afterwards. As many pods as there are addresses get one; the others are refused as on
+// afterwards. As many pods as there are addresses get one. The others are refused as on
 // a full node, hold nothing, and get one of the second prefix when they try again.
 func TestABlockFillsWhileManyChooseFromIt(t *testing.T) {
 	n := newNode(t, "node-1", "ipamConfig: {podSubnetCIDR: 10.1.0.0/16, podSubnetOneNodePrefixLen: 28}\n")

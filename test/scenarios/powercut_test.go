@@ -73,10 +73,10 @@ func holdersOf(l *ledger.Ledger) string {
 	return text
 }
 
-// cuts returns the files as they are when the power fails while a commit is written: a
-// database writes its pages in their order, and the page that makes them count
-// last. step is the number of changed bytes between two cuts of pages; the last page is cut
-// at each of its changed bytes.
+// cuts returns the files as they are when the power fails while a commit is written. A
+// database writes its pages in their order, and the page that makes them count last. step
+// is the number of changed bytes between two cuts of pages; the last page is cut at each of
+// its changed bytes.
 func cuts(before, after []byte, step int) (all [][]byte) {
 	const page = 4096
 	image := append(bytes.Clone(before), make([]byte, max(0, len(after)-len(before)))...)

@@ -5,7 +5,7 @@
 // tests the upgrade and the way back (TestUpgrade): those of the newest tag that HEAD
 // follows.
 //
-// It checks the release out into a git worktree of its own, which it removes again, and
+// It checks the release out into a git worktree of its own, which it removes again. It
 // leaves the programs and the folder k8s of that release below the directory that it is
 // given. A release that is there already is left alone. It prints the directory. Before the
 // first tag, and in a clone without that history, it prints nothing, says why on standard
