@@ -7,15 +7,32 @@ import "time"
 
 // Answered notes that a request of a key, which was accepted at this uptime, is answered
 // with the leases that the key has. A release that was accepted before has nothing to free.
+// It returns the time of the newest one that was answered before, 0 if none was.
 //
 // A claim records its own time durably. That of a repeated one is only in memory until the
 // record is written for another reason: a repeated request is answered without a write.
-func (l *Ledger) Answered(k Key, accepted time.Duration) {
+func (l *Ledger) Answered(k Key, accepted time.Duration) (before time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held(&k, l.hash(&k), func(x *lease) bool {
 		if !x.staged {
+			before = max(before, x.accepted)
 			x.accepted = max(x.accepted, accepted)
+		}
+		return true
+	})
+	return before
+}
+
+// Unanswered takes back what Answered, or a claim, has noted of the request that was accepted
+// at this uptime: its answer did not arrive. newest is the time of the newest request that
+// was answered, 0 if none was. It does nothing if a newer request was answered since.
+func (l *Ledger) Unanswered(k Key, accepted, newest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held(&k, l.hash(&k), func(x *lease) bool {
+		if !x.staged && x.accepted == accepted {
+			x.accepted = newest
 		}
 		return true
 	})

@@ -46,8 +46,7 @@ type Ledger interface {
 	Release(context.Context, ledger.Selector) ([]ledger.Lease, error)
 	Uptime() time.Duration
 	BootID() string
-	Answered(k ledger.Key, accepted time.Duration)
-	AnsweredAfter(k ledger.Key, accepted time.Duration) bool
+	answers
 }
 
 // Deps holds the dependencies of the plugin.
@@ -144,7 +143,7 @@ func NewPlugin(deps Deps) *PodManager {
 	}
 	return &PodManager{
 		Deps:     deps,
-		seq:      newSequencer(func() time.Duration { return deps.Ledger.Uptime() }),
+		seq:      newSequencer(func() time.Duration { return deps.Ledger.Uptime() }, deps.Ledger),
 		applying: make(chan struct{}, 1),
 		orphans:  orphans{signal: make(chan struct{}, 1)},
 	}

@@ -91,9 +91,6 @@ type orphans struct {
 // that failed and could not be reverted.
 func (p *PodManager) addEnded(ev *AddPod, received bool) {
 	p.tidy(ev.Key)
-	if received {
-		p.Ledger.Answered(ev.Key, ev.Ticket)
-	}
 	if p.seq.addDone(ev.Key, ev.Ticket, p.holds(ev.Key, ev.Generation), received) {
 		p.orphans.put(ev)
 	}

@@ -19,7 +19,8 @@ import (
 // Requests and the loop share it: the goroutine of a request begins it, the loop makes
 // all other calls.
 type sequencer struct {
-	uptime func() time.Duration
+	uptime  func() time.Duration
+	answers answers
 
 	mu      sync.Mutex
 	last    time.Duration   // the newest ticket
@@ -32,13 +33,25 @@ type sequencer struct {
 type turn struct {
 	adds     int           // begun and not done
 	releases int           // not done: DELs, reclaims, releases of orphaned leases, answers not delivered yet
-	received time.Duration // ticket of the newest ADD whose caller received the answer
 	del      time.Duration // ticket of the newest DEL
 	orphaned time.Duration // ticket of the ADD with a lease that no caller received
+
+	// Of the lease, while the delivery of an answer with it is not known.
+	sent     []time.Duration // tickets of the ADDs with such answers
+	received time.Duration   // ticket of the newest ADD beside these whose caller has the answer
+	skipped  time.Duration   // ticket of the newest DEL that left the lease to a newer ADD
 }
 
-func newSequencer(uptime func() time.Duration) *sequencer {
-	return &sequencer{uptime: uptime, keys: map[ledger.Key]*turn{}}
+// answers holds the tickets of the ADDs that are answered with the leases of a key, as the
+// ledger has them.
+type answers interface {
+	Answered(k ledger.Key, accepted time.Duration) (before time.Duration)
+	Unanswered(k ledger.Key, accepted, newest time.Duration)
+	AnsweredAfter(k ledger.Key, accepted time.Duration) bool
+}
+
+func newSequencer(uptime func() time.Duration, answers answers) *sequencer {
+	return &sequencer{uptime: uptime, answers: answers, keys: map[ledger.Key]*turn{}}
 }
 
 // ticket returns the present uptime, later than all tickets before.
@@ -164,29 +177,98 @@ func (s *sequencer) cancelled(k ledger.Key, ticket time.Duration) bool {
 	return t != nil && t.del > ticket
 }
 
-// addDone ends an ADD. claimed reports that it claimed a lease, received that its caller
-// received the answer. If both are true, delDone must be called after the delivery of the
-// answer. If release is true, no caller received the lease and no ADD is in progress that
-// could deliver it: the caller must release the lease, and call delDone.
+// addDone ends an ADD. claimed reports that it claimed a lease, received that its answer
+// counts as received; then delivered or undelivered must be called. If release is true, no
+// caller received the lease and no ADD is in progress that could deliver it: the caller must
+// release the lease, and call delDone.
 func (s *sequencer) addDone(k ledger.Key, ticket time.Duration, claimed, received bool) (release bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.keys[k]
 	t.adds--
-	switch {
-	case received:
-		t.orphaned, t.received = 0, max(t.received, ticket)
-		if claimed {
-			t.releases++ // until it is delivered
+	if received {
+		before := s.answers.Answered(k, ticket)
+		t.orphaned = 0
+		switch {
+		case claimed: // what else was sent is of a lease that is gone
+			t.sent, t.received, t.skipped = nil, 0, 0
+		case len(t.sent) == 0:
+			t.received, t.skipped = before, 0
 		}
-	case claimed && t.del < ticket: // otherwise that DEL frees it
-		t.orphaned = ticket
+		t.sent = append(t.sent, ticket)
+		t.releases++ // until it is delivered
+	} else if claimed {
+		s.answers.Unanswered(k, ticket, 0) // an older ADD may be answered with the lease
+		if t.del < ticket {                // otherwise that DEL frees it
+			t.orphaned = ticket
+		}
 	}
+	return s.orphan(k, t)
+}
+
+// orphan reports whether the lease must be released now.
+func (s *sequencer) orphan(k ledger.Key, t *turn) (release bool) {
 	if release = t.orphaned != 0 && t.adds == 0; release {
 		t.releases++
 	}
 	s.forget(k, t)
 	return release
+}
+
+// mayFree reports whether a DEL may free the leases of k: no newer ADD counts as answered
+// with them. The loop calls it when it processes the DEL.
+func (s *sequencer) mayFree(k ledger.Key, ticket time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.answers.AnsweredAfter(k, ticket) {
+		return true
+	}
+	if t := s.keys[k]; t != nil {
+		t.skipped = max(t.skipped, ticket)
+	}
+	return false
+}
+
+// delivered records that the answer to the ADD with this ticket has arrived.
+func (s *sequencer) delivered(k ledger.Key, ticket time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.keys[k]
+	t.releases--
+	if t.arrives(ticket) {
+		t.received = max(t.received, ticket)
+	}
+	s.forget(k, t)
+}
+
+// undelivered records that the answer to the ADD with this ticket did not arrive. The lease
+// is orphaned if no other ADD is answered with it, or if a DEL that was accepted after that
+// one has left the lease to this ADD. The result is that of addDone.
+func (s *sequencer) undelivered(k ledger.Key, ticket time.Duration) (release bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.keys[k]
+	t.releases--
+	if t.arrives(ticket) {
+		newest := t.received
+		for _, other := range t.sent {
+			newest = max(newest, other)
+		}
+		s.answers.Unanswered(k, ticket, newest)
+		if newest == 0 && t.del < ticket || t.skipped > newest {
+			t.orphaned = ticket
+		}
+	}
+	return s.orphan(k, t)
+}
+
+// arrives takes an ADD out of those whose answers were sent, and reports whether it was there.
+func (t *turn) arrives(ticket time.Duration) bool {
+	i := slices.Index(t.sent, ticket)
+	if i >= 0 {
+		t.sent = slices.Delete(t.sent, i, i+1)
+	}
+	return i >= 0
 }
 
 // mayRelease reports whether the lease is still orphaned and no ADD wants it. The loop
@@ -196,23 +278,6 @@ func (s *sequencer) mayRelease(k ledger.Key) bool {
 	defer s.mu.Unlock()
 	t := s.keys[k]
 	return t != nil && t.orphaned != 0 && t.adds == 0
-}
-
-// undelivered records that the answer to the ADD with this ticket, which counted as
-// received, did not arrive. The lease is orphaned, unless another ADD received it since.
-func (s *sequencer) undelivered(k ledger.Key, ticket time.Duration) (release bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.keys[k]
-	t.releases--
-	if t.received == ticket && t.del < ticket {
-		t.orphaned, t.received = ticket, 0
-	}
-	if release = t.orphaned != 0 && t.adds == 0; release {
-		t.releases++
-	}
-	s.forget(k, t)
-	return release
 }
 
 // released records that the orphaned lease is gone.

@@ -24,7 +24,25 @@ func attachment(container string) ledger.Key {
 type sequence struct{ *sequencer }
 
 func newSequence() sequence {
-	return sequence{newSequencer(func() time.Duration { return 0 })}
+	return sequence{newSequencer(func() time.Duration { return 0 }, &ticketOfLease{})}
+}
+
+// ticketOfLease is that of the newest ADD that is answered with a lease.
+type ticketOfLease struct{ accepted time.Duration }
+
+func (a *ticketOfLease) Answered(_ ledger.Key, accepted time.Duration) (before time.Duration) {
+	before, a.accepted = a.accepted, max(a.accepted, accepted)
+	return before
+}
+
+func (a *ticketOfLease) Unanswered(_ ledger.Key, accepted, newest time.Duration) {
+	if a.accepted == accepted {
+		a.accepted = newest
+	}
+}
+
+func (a *ticketOfLease) AnsweredAfter(_ ledger.Key, accepted time.Duration) bool {
+	return a.accepted > accepted
 }
 
 func (s sequence) add(k ledger.Key) time.Duration {
@@ -63,7 +81,7 @@ func TestTheSequencerRemembersNothingForLong(t *testing.T) {
 	g.Expect(s.keys).To(BeEmpty(), "nothing waits for it")
 	a, b := s.add(k), s.add(k)
 	g.Expect(s.addDone(k, a, true, true)).To(BeFalse())
-	s.delDone(k) // delivered
+	s.delivered(k, a)
 	g.Expect(s.addDone(k, b, false, false)).To(BeFalse())
 	g.Expect(s.keys).To(BeEmpty())
 }
@@ -153,11 +171,12 @@ type world struct {
 	s        *sequencer
 	k        ledger.Key
 	claims   int
-	lease    int           // number of the claim, 0: none
-	accepted time.Duration // of the lease
+	lease    int            // number of the claim, 0: none
+	answered *ticketOfLease // of the lease
 	lastDel  time.Duration
 	callers  []*op // accepted, their requests are not here yet
 	queue    []*op // begun, on the way to the loop
+	sent     []*op // ADDs whose answers are on their way
 	received []*op
 	script   []string
 }
@@ -172,7 +191,11 @@ type op struct {
 	ok     bool
 }
 
-func newWorld() *world { return &world{s: newSequence().sequencer, k: attachment("c1")} }
+func newWorld() *world {
+	w := &world{s: newSequence().sequencer, k: attachment("c1")}
+	w.answered = w.s.answers.(*ticketOfLease)
+	return w
+}
 
 func (w *world) note(format string, args ...any) {
 	w.script = append(w.script, fmt.Sprintf(format, args...))
@@ -210,7 +233,7 @@ func (w *world) process(i int, fails bool) {
 	w.note("loop: %s %d", o.kind, o.ticket)
 	switch o.kind {
 	case "DEL":
-		if w.accepted <= o.ticket {
+		if w.s.mayFree(w.k, o.ticket) {
 			w.free()
 		}
 		w.s.delDone(w.k)
@@ -224,7 +247,7 @@ func (w *world) process(i int, fails bool) {
 		if o.ok = !fails && !w.s.cancelled(w.k, o.ticket); o.ok {
 			if o.took = w.lease == 0; o.took {
 				w.claims++
-				w.lease, w.accepted = w.claims, o.ticket
+				w.lease, w.answered.accepted = w.claims, o.ticket
 			}
 			o.claim = w.lease
 		}
@@ -232,18 +255,28 @@ func (w *world) process(i int, fails bool) {
 	}
 }
 
-func (w *world) free() { w.lease, w.accepted = 0, 0 }
+func (w *world) free() { w.lease, w.answered.accepted = 0, 0 }
 
 func (w *world) done(o *op, received bool) {
 	w.note("ADD %d is done, ok %v, received %v", o.ticket, o.ok, received)
 	if received {
-		w.accepted = max(w.accepted, o.ticket)
-		w.received = append(w.received, o)
-	}
-	if received && o.took {
-		defer w.s.delDone(w.k) // delivered
+		w.sent = append(w.sent, o)
 	}
 	if w.s.addDone(w.k, o.ticket, o.ok && o.took, received) {
+		w.queue = append(w.queue, &op{kind: "release", ticket: o.ticket})
+	}
+}
+
+// deliver lets the answer of number i of those on their way arrive, or not if its caller is
+// gone meanwhile.
+func (w *world) deliver(i int) {
+	o := w.sent[i]
+	w.sent = slices.Delete(w.sent, i, i+1)
+	w.note("the answer of ADD %d arrives: %v", o.ticket, !o.gone)
+	if !o.gone {
+		w.received = append(w.received, o)
+		w.s.delivered(w.k, o.ticket)
+	} else if w.s.undelivered(w.k, o.ticket) {
 		w.queue = append(w.queue, &op{kind: "release", ticket: o.ticket})
 	}
 }
@@ -253,8 +286,12 @@ func (w *world) drain() {
 	for len(w.callers) > 0 {
 		w.begin(0)
 	}
-	for len(w.queue) > 0 {
-		w.process(0, false)
+	for len(w.queue)+len(w.sent) > 0 {
+		if len(w.queue) > 0 {
+			w.process(0, false)
+		} else {
+			w.deliver(0)
+		}
 	}
 }
 
@@ -285,13 +322,13 @@ func (w *world) remembered() string {
 func explore(seed uint64) *world {
 	w, rnd := newWorld(), rand.New(rand.NewPCG(seed, 7))
 	for range 4 + rnd.IntN(14) {
-		switch rnd.IntN(8) {
+		switch rnd.IntN(9) {
 		case 0, 1:
 			w.accept("ADD")
 		case 2:
 			w.accept("DEL")
 		case 3:
-			for _, o := range slices.Concat(w.callers, w.queue) {
+			for _, o := range slices.Concat(w.callers, w.queue, w.sent) {
 				if o.kind == "ADD" && rnd.IntN(2) == 0 {
 					o.gone = true
 					w.note("the caller of ADD %d is gone", o.ticket)
@@ -300,6 +337,10 @@ func explore(seed uint64) *world {
 		case 4, 5:
 			if n := len(w.callers); n > 0 {
 				w.begin(rnd.IntN(n))
+			}
+		case 6:
+			if n := len(w.sent); n > 0 {
+				w.deliver(rnd.IntN(n))
 			}
 		default:
 			if n := len(w.queue); n > 0 {
@@ -319,6 +360,99 @@ func TestAllInterleavings(t *testing.T) {
 			t.Fatalf("seed %d: %s\n%s", seed, w.wrong(), strings.Join(w.script, "\n"))
 		}
 	}
+}
+
+// A DEL leaves a lease to a newer ADD that counts as answered. The lease does not stay if
+// the answer to that ADD does not arrive.
+func TestANewerAddThatIsNotAnswered(t *testing.T) {
+	// add accepts an ADD, lets the loop process it, and its answer arrive.
+	add := func(w *world) {
+		w.accept("ADD")
+		w.begin(len(w.callers) - 1)
+		w.process(len(w.queue)-1, false)
+		w.deliver(len(w.sent) - 1)
+	}
+	// abandoned is an ADD whose caller goes while the answer is on its way.
+	abandoned := func(w *world) {
+		w.accept("ADD")
+		w.begin(len(w.callers) - 1)
+		w.process(len(w.queue)-1, false)
+		w.sent[len(w.sent)-1].gone = true
+	}
+	del := func(w *world) { w.begin(0); w.process(len(w.queue)-1, false) } // the oldest caller's
+	for name, do := range map[string]func(w *world){
+		"the DEL comes before the loss is known": func(w *world) {
+			add(w)
+			w.accept("DEL")
+			abandoned(w)
+			del(w)
+			w.deliver(0)
+		},
+		"the DEL comes after the loss is known": func(w *world) {
+			add(w)
+			w.accept("DEL")
+			abandoned(w)
+			w.deliver(0)
+			del(w)
+		},
+		"two newer ADDs": func(w *world) {
+			add(w)
+			w.accept("DEL")
+			abandoned(w)
+			abandoned(w)
+			w.deliver(1)
+			del(w)
+			w.deliver(0)
+		},
+		"it had claimed the lease, and an older ADD is answered": func(w *world) {
+			w.accept("ADD")
+			w.accept("DEL")
+			w.accept("ADD")
+			w.callers[2].gone = true
+			w.begin(2)
+			w.begin(0)
+			w.process(0, false)
+			w.process(0, false)
+			w.deliver(0)
+			del(w)
+		},
+		"its lease is gone, and the next one does not arrive either": func(w *world) {
+			add(w)
+			abandoned(w)
+			w.accept("DEL")
+			del(w)
+			abandoned(w)
+			w.deliver(1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, w := NewWithT(t), newWorld()
+			do(w)
+			w.drain()
+			g.Expect(w.wrong()).To(BeEmpty(), "%s", strings.Join(w.script, "\n"))
+			g.Expect(w.lease).To(BeZero())
+		})
+	}
+}
+
+// Of two newer ADDs the answer to one does not arrive: the lease is left to the other one.
+func TestOneOfTwoNewerAddsIsAnswered(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	for _, kind := range []string{"ADD", "DEL", "ADD", "ADD"} {
+		w.accept(kind)
+	}
+	for _, i := range []int{0, 1, 1} { // the ADDs
+		w.begin(i)
+		w.process(0, false)
+	}
+	w.deliver(0)
+	w.sent[1].gone = true
+	w.deliver(1)
+	w.begin(0)
+	w.process(0, false)
+	w.drain()
+	g.Expect(w.wrong()).To(BeEmpty(), "%s", strings.Join(w.script, "\n"))
+	g.Expect(w.lease).NotTo(BeZero())
 }
 
 // The agent stops while a release waits in the loop's queue: its producer is

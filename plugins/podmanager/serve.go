@@ -181,14 +181,14 @@ func (p *PodManager) pushAdd(ctx context.Context, ev *AddPod) error {
 
 // Delivered records whether the reply to an ADD reached its caller; err is that of the
 // delivery. If it did not, the lease is released, unless another ADD of the attachment
-// delivered it.
+// delivered it that no DEL followed.
 func (p *PodManager) Delivered(req cni.Request, reply cni.Reply, err error) {
-	if req.Command != "ADD" || reply.Claim == 0 {
+	if req.Command != "ADD" || reply.Ticket == 0 {
 		return
 	}
 	key := ledger.Key{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}
 	if err == nil {
-		p.seq.delDone(key)
+		p.seq.delivered(key, reply.Ticket)
 		return
 	}
 	if p.seq.undelivered(key, reply.Ticket) {
@@ -250,7 +250,7 @@ func (p *PodManager) remove(ctx context.Context, key ledger.Key, ticket time.Dur
 	return p.push(ctx, &DeletePod{
 		Key:    key,
 		Reason: "CNI DEL",
-		wanted: func() bool { return !p.Ledger.AnsweredAfter(key, ticket) },
+		wanted: func() bool { return p.seq.mayFree(key, ticket) },
 		ended:  func() { p.seq.delDone(key) },
 	})
 }
