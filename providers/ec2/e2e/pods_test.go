@@ -83,12 +83,11 @@ func TestPodsWithTheCloudsAddresses(t *testing.T) {
 	for range 3 { // the leader dies while the first node gets addresses
 		leader := s.Leader()
 		crowd.Between(few, many, cloudlab.Lively)
-		quiet := s.busy()
+		s.busy()
 		grow(few/2, first)
 		s.Kill(leader)
 		s.StartOperator(operator...)
 		s.fail(4)
-		quiet()
 		grow(few, first, second)
 		crowd.Between(1, 3, cloudlab.Lively)
 		shrink(3, first, second)

@@ -185,9 +185,9 @@ const noise = "DescribeRegions"
 const enough = 5
 
 // busy empties the bucket, as other programs of the account do, and sends twice as many
-// requests as tokens come in. The function that it returns ends that as soon as the bucket has
-// throttled enough requests of the programs.
-func (s *stack) busy() (quiet func()) {
+// requests as tokens come in, until the bucket has throttled enough requests of the programs.
+// With that load for longer a slow machine gives the programs no token in minutes.
+func (s *stack) busy() {
 	s.t.Helper()
 	client := awsec2.New(awsec2.Options{
 		Region:       mototest.Region,
@@ -196,12 +196,14 @@ func (s *stack) busy() (quiet func()) {
 		Retryer:      aws.NopRetryer{},
 	})
 	ctx, cancel := context.WithCancel(s.t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
 	before := s.counts()[faultproxy.Throttle]
 	send := func() { _, _ = client.DescribeRegions(ctx, &awsec2.DescribeRegionsInput{}) } // all are refused
 	for range bucket {
 		send()
 	}
-	var all sync.WaitGroup
 	all.Go(func() {
 		again := time.NewTicker(time.Second / (2 * refill))
 		defer again.Stop()
@@ -214,12 +216,8 @@ func (s *stack) busy() (quiet func()) {
 			}
 		}
 	})
-	return func() {
-		s.t.Helper()
-		defer func() { cancel(); all.Wait() }()
-		s.Eventually(func() int { return s.counts()[faultproxy.Throttle] - before }, cloudlab.Patience, cloudlab.Pace).
-			Should(BeNumerically(">=", enough), "requests of the programs that the bucket throttles")
-	}
+	s.Eventually(func() int { return s.counts()[faultproxy.Throttle] - before }, cloudlab.Patience, cloudlab.Pace).
+		Should(BeNumerically(">=", enough), "requests of the programs that the bucket throttles")
 }
 
 // truth reads moto without proxy and provider.
