@@ -470,7 +470,6 @@ test('operator: decisions appear with their outcome, without a reload', operator
   await event('node has its CIDRs', 'node=node-b').first().waitFor()
   node('node-c') // the range has two blocks
   await event('exhausted', 'node-c').locator('.error').first().waitFor()
-  await event('Event CIDRNotAvailable', 'Node=node-c', 'API server: written').first().waitFor()
   kubectl(null, 'delete', 'node', 'node-a')
   await event('node is gone; its CIDRs are released', 'node=node-a').first().waitFor()
   await event('node has its CIDRs', 'node=node-c').first().waitFor()
