@@ -45,7 +45,6 @@ func (a *assembly) makeInterfaces(ctx context.Context, d dependencies) (err erro
 		Unschedulable: a.isUnschedulable,
 		Now:           a.clock.now,
 		Uptime:        a.clock.uptime,
-		BootID:        a.clock.bootID,
 		After:         time.After,
 	})
 	if err != nil {
@@ -108,19 +107,8 @@ func (a *assembly) nodeObject(ctx context.Context) (*kv.Node, error) {
 // served counts a request.
 func (a *assembly) served(s podmanager.Served) {
 	a.metrics.Served(s)
-	if a.interfaces == nil {
-		return
-	}
-	switch {
-	case s.Command == "ADD":
-		a.interfaces.Metrics().Added(s.Code == cni.CodeFull)
-		if s.Code == cni.CodeFull {
-			a.interfaces.Wake()
-		}
-	case s.Command == "DEL" && s.Code == 0:
-		a.interfaces.Metrics().Deleted("PodDeleted")
-	case s.Command == "GC" && s.Code == 0:
-		a.interfaces.Metrics().Deleted("GC")
+	if a.interfaces != nil && s.Command == "ADD" && s.Code == cni.CodeFull {
+		a.interfaces.Wake()
 	}
 }
 

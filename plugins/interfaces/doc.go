@@ -7,9 +7,9 @@
 //
 // # Ownership
 //
-// The agent's ledger has the leases and the blocks; package ipam/datastore decides which
-// interface a block is of, and compares the counts with the targets. This plugin calls the
-// cloud. It changes blocks by an ipam.InterfaceChange, and waits for the event loop's
+// The agent's ledger has the leases and the blocks. This plugin has the interfaces and which
+// block is on which of them: one map, whose durable form are the plugin's records. It calls
+// the cloud. It changes blocks by an ipam.InterfaceChange, and waits for the event loop's
 // commit. Pods get addresses of the ledger in the usual way, also without the cloud.
 //
 // # Order
@@ -17,8 +17,8 @@
 // A block from the cloud is in the ledger when the cloud has confirmed it, by the answer
 // to a call or by a reading. A block leaves the ledger, durably, before the cloud gets it
 // back, and only if none of its addresses is held, cooling or quarantined. Until the cloud
-// no longer shows it, it stays in the pool datastore.ReturningPool. A reading that is older
-// than the return does not bring it back, nor does one after a crash.
+// no longer shows it, it stays in the pool ipam.ReturningPool. A reading that is older than
+// the return does not bring it back, nor does one after a crash.
 //
 // # Failure
 //
@@ -28,6 +28,6 @@
 //
 // # Concurrency
 //
-// Run's goroutine makes all calls. Any goroutine may call the other methods; none of them
-// waits for the cloud.
+// Run's goroutine makes all calls, and alone has the map. Any goroutine may call the other
+// methods, which read the published status; none of them waits for the cloud.
 package interfaces

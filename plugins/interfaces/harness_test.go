@@ -23,7 +23,6 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
-	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/interfaces"
@@ -40,11 +39,13 @@ type rig struct {
 	conf     contivconf.Interfaces
 	families []ledger.Family
 	cloud    *memcloud.Cloud
-	away     atomic.Bool             // the cloud does not answer
-	refuse   func(netip.Prefix) bool // blocks that pods cannot have; nil: none
-	bare     bool                    // a new interface has no addresses for pods
-	cordoned func() (bool, error)    // nil: never
-	machine  string                  // that the agent is on
+	away     atomic.Bool                                 // the cloud does not answer
+	refuse   func(netip.Prefix) bool                     // blocks that pods cannot have; nil: none
+	bare     bool                                        // a new interface has no addresses for pods
+	cordoned func() (bool, error)                        // nil: never
+	onChange atomic.Pointer[func(*ipam.InterfaceChange)] // nil, or called before the ledger changes
+	machine  string                                      // that the agent is on
+	hidden   atomic.Value                                // string: an interface that the next reading lacks
 	// refuseFamily reports whether a request for addresses of an interface is wrong; nil: none is.
 	refuseFamily func(i *cloud.Interface, ipv6 bool) bool
 	begun        time.Time
@@ -137,7 +138,7 @@ func (r *rig) start() {
 	p.ledger, err = ledger.Open(context.Background(), r.journal, ledger.Options{Uptime: r.uptime, BootID: "boot"})
 	r.g.Expect(err).NotTo(HaveOccurred())
 	pool := ledger.Pool{Name: ipam.PodPool, Order: ledger.Lowest, CoolDown: r.conf.CoolDown}
-	loop := &loop{p, datastore.NewDirectGranter(p.ledger, pool)}
+	loop := &loop{p, pool}
 	p.plugin, err = interfaces.New(context.Background(), interfaces.Deps{
 		Log: slog.New(slog.DiscardHandler), Config: r.conf, Families: r.families, Ledger: p.ledger, EventLoop: loop, Records: &deadly{p, r.records},
 		Open: func(context.Context) (cloud.Cloud, error) {
@@ -153,7 +154,7 @@ func (r *rig) start() {
 			}
 			return r.cordoned()
 		},
-		Now: time.Now, Uptime: r.uptime, BootID: "boot", After: time.After,
+		Now: time.Now, Uptime: r.uptime, After: time.After,
 	})
 	if errors.Is(err, errDead) {
 		return
@@ -163,8 +164,7 @@ func (r *rig) start() {
 	r.checkKnown(p.ledger, known)
 	st := p.ledger.Begin()
 	r.g.Expect(st.SetPool(pool)).To(Succeed())
-	g := datastore.Grant{Blocks: known.Blocks}
-	r.g.Expect(st.SetBlocks(ipam.PodPool, g.Usable(nil))).To(Succeed())
+	r.g.Expect(st.SetBlocks(ipam.PodPool, ipam.UsablePrefixes(known.Blocks))).To(Succeed())
 	r.g.Expect(st.Commit(context.Background())).To(Succeed())
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
@@ -180,7 +180,7 @@ func (r *rig) start() {
 // has, since it may run for hours before the cloud answers.
 func (r *rig) checkKnown(l *ledger.Ledger, known ipam.InterfaceState) {
 	for _, b := range l.Stats() {
-		i := slices.IndexFunc(known.Blocks, func(k datastore.GrantedBlock) bool { return k.Prefix == b.Block })
+		i := slices.IndexFunc(known.Blocks, func(k ipam.InterfaceBlock) bool { return k.Prefix == b.Block })
 		switch {
 		case b.Pool != ipam.PodPool || b.State != ledger.Active:
 		case i < 0:
@@ -266,9 +266,11 @@ func podKey(n int) ledger.Key {
 	return ledger.Key{Network: "cadastre", ContainerID: fmt.Sprintf("c%d", n), IfName: "eth0"}
 }
 
-// agree expects that the cloud, the store and the ledger have the same blocks.
+// agree expects that the cloud, the plugin and the ledger have the same blocks.
 func (r *rig) agree() {
-	r.g.ExpectWithOffset(1, r.process.plugin.Store().Check()).To(BeEmpty())
+	for _, b := range r.process.plugin.Status().Placed {
+		r.g.ExpectWithOffset(1, b.On).To(Equal(b.Interface), "the interface of %s", b.Prefix)
+	}
 	blocks := []netip.Prefix{}
 	for _, b := range r.process.ledger.Stats() {
 		if b.Pool == ipam.PodPool && b.State == ledger.Active {
@@ -289,13 +291,22 @@ func (r *rig) agree() {
 	r.g.ExpectWithOffset(1, r.cloud.Orphans()).To(BeZero())
 }
 
+// blocks returns the active blocks of the ledger with their interfaces.
+func (p *process) blocks() map[netip.Prefix]string {
+	all := map[netip.Prefix]string{}
+	for _, b := range p.plugin.Status().Placed {
+		all[b.Prefix] = b.Interface
+	}
+	return all
+}
+
 // total returns the number of addresses, or prefixes, of the machine.
 func (r *rig) total() int { return len(r.cloud.Units(instance)) }
 
 // loop is the event loop, as far as the plugin uses it.
 type loop struct {
-	p       *process
-	granter *datastore.DirectGranter
+	p    *process
+	pool ledger.Pool
 }
 
 func (l *loop) PushEvent(controller.Event) error { return errors.New("not used") }
@@ -305,16 +316,23 @@ func (l *loop) PushEventWait(ctx context.Context, event controller.Event) error 
 	if err := l.p.step(); err != nil {
 		return err
 	}
-	g := ev.Grant
-	g.Blocks = slices.Clone(g.Blocks)
-	for i, b := range g.Blocks {
+	if f := l.p.r.onChange.Load(); f != nil {
+		(*f)(ev)
+	}
+	usable := slices.Clone(ev.Blocks)
+	for i, b := range usable {
 		if refuse := l.p.r.refuse; b.Usable && refuse != nil && refuse(b.Prefix) {
-			g.Blocks[i].Usable = false
-			ev.Refused = append(ev.Refused, ipam.RefusedBlock{GrantedBlock: b, Why: "the test refuses it"})
+			usable[i].Usable = false
+			ev.Refused = append(ev.Refused, ipam.RefusedBlock{InterfaceBlock: b, Why: "the test refuses it"})
 		}
 	}
-	var err error
-	ev.Kept, err = l.granter.Grant(ctx, g)
+	st := l.p.ledger.Begin()
+	err := l.stage(st, ev, usable)
+	if err != nil {
+		st.Undo()
+	} else {
+		err = st.Commit(ctx)
+	}
 	l.p.mu.Lock()
 	l.p.granted = ev.Uplinks
 	l.p.mu.Unlock()
@@ -322,6 +340,26 @@ func (l *loop) PushEventWait(ctx context.Context, event controller.Event) error 
 		return dead
 	}
 	ev.Done(err)
+	return nil
+}
+
+// stage stages the blocks of ev, as package ipam does.
+func (l *loop) stage(st *ledger.Stage, ev *ipam.InterfaceChange, usable []ipam.InterfaceBlock) error {
+	if err := st.SetPool(l.pool); err != nil {
+		return err
+	}
+	reopened, err := ev.Drain(l.p.ledger, st, usable)
+	if err != nil {
+		return err
+	}
+	if err := st.SetBlocks(ipam.PodPool, append(ipam.UsablePrefixes(usable), reopened...)); err != nil {
+		return err
+	}
+	for _, req := range ev.Claims {
+		if _, _, err := st.Claim(req); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -383,7 +421,15 @@ func around[T any](h *hooked, call func() (T, error)) (got T, err error) {
 }
 
 func (h *hooked) ReadInstance(ctx context.Context, id string) (*cloud.Snapshot, error) {
-	return around(h, func() (*cloud.Snapshot, error) { return h.Cloud.ReadInstance(ctx, id) })
+	return around(h, func() (*cloud.Snapshot, error) {
+		s, err := h.Cloud.ReadInstance(ctx, id)
+		if hidden, _ := h.p.r.hidden.Swap("").(string); err == nil && hidden != "" {
+			m := *s.Instances[id]
+			m.Interfaces = slices.DeleteFunc(slices.Clone(m.Interfaces), func(i *cloud.Interface) bool { return i.ID == hidden })
+			s.Instances[id] = &m
+		}
+		return s, err
+	})
 }
 
 func (h *hooked) Assign(ctx context.Context, id, iface string, want cloud.Want) ([]cloud.Block, error) {

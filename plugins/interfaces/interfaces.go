@@ -8,16 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/backoff"
-	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam"
@@ -41,7 +40,6 @@ type Deps struct {
 	Unschedulable func(ctx context.Context) (bool, error)
 	Now           func() time.Time
 	Uptime        func() time.Duration // time since boot; never goes back
-	BootID        string
 	After         func(time.Duration) <-chan time.Time
 }
 
@@ -76,23 +74,28 @@ func retries() backoff.Policy { return backoff.Policy{First: time.Second, Limit:
 type Interfaces struct {
 	deps    Deps
 	log     *slog.Logger
-	targets datastore.Targets
-	store   *datastore.DataStore
-	metrics *datastore.Metrics
+	targets targets
+	metrics *metrics
 	wake    chan struct{}
 	known   ipam.InterfaceState // of the last process
 
 	// of Run's goroutine
-	cloud         cloud.Cloud
-	instance      string
-	replaced      bool // the store has interfaces of another machine, which had this node before
-	view          view
-	readAt        time.Time                       // begin of the reading
+	cloud    cloud.Cloud
+	instance string
+	replaced bool // the records have interfaces of another machine, which had this node before
+	view     view
+	readAt   time.Time // begin of the reading
+
+	machine   machine                        // as the ledger and the records have it
+	stored    map[string]record              // as they are stored, by interface
+	returning map[netip.Prefix]returning     // blocks on their way back to the cloud
+	deleted   map[string]time.Duration       // interfaces that were removed or deleted: uptime
+	removed   map[netip.Prefix]time.Duration // blocks that the cloud no longer has: uptime
+	imported  []lease                        // of the checkpoint, not claimed yet
+
 	unconfirmed   map[string][]netip.Prefix       // blocks that only one reading has lacked, by interface
-	records       map[string]record               // as they are stored
 	found         bool                            // a reading is being adopted
 	unschedulable bool                            // the node, when it was asked last
-	redescribed   bool                            // the records have a description that was not granted yet
 	toDelete      map[string]bool                 // interfaces that the cloud has to delete
 	refused       []ipam.RefusedBlock             // of the last grant: pods cannot have their addresses
 	exhausted     map[ledger.Family]time.Duration // uptime until which the cloud is not asked
@@ -101,9 +104,7 @@ type Interfaces struct {
 	failedReturns map[string]time.Duration        // interfaces from which the last return has failed: uptime
 	returns       returns
 	next          next
-	exported      *datastore.CheckpointData
-	exporter      *datastore.JSONFile
-	importing     *imported
+	exported      *checkpoint
 
 	mu     sync.Mutex
 	status Status
@@ -122,7 +123,6 @@ type next struct{ call, reading, shrink, orphans, node time.Duration }
 
 var (
 	_ ipam.Interfaces      = (*Interfaces)(nil)
-	_ datastore.Granter    = (*Interfaces)(nil)
 	_ controller.Committer = (*Interfaces)(nil)
 )
 
@@ -132,56 +132,37 @@ func New(ctx context.Context, deps Deps) (*Interfaces, error) {
 	p := &Interfaces{
 		deps: deps,
 		log:  deps.Log,
-		targets: datastore.Targets{
-			WarmENI:    c.WarmInterfaces,
-			WarmIP:     c.WarmIPs,
-			MinimumIP:  c.MinimumIPs,
-			WarmPrefix: c.WarmPrefixes,
-			MaxPods:    c.MaxPods,
+		targets: targets{
+			warmInterfaces: c.WarmInterfaces,
+			warmIPs:        c.WarmIPs,
+			minimumIPs:     c.MinimumIPs,
+			warmPrefixes:   c.WarmPrefixes,
+			maxPods:        c.MaxPods,
+			prefixes:       c.Prefixes,
 		},
 		wake:          make(chan struct{}, 1),
 		view:          newView(),
-		records:       map[string]record{},
+		machine:       machine{},
+		stored:        map[string]record{},
+		returning:     map[netip.Prefix]returning{},
+		deleted:       map[string]time.Duration{},
+		removed:       map[netip.Prefix]time.Duration{},
 		toDelete:      map[string]bool{},
 		exhausted:     map[ledger.Family]time.Duration{},
 		unwanted:      map[string][]netip.Prefix{},
 		failedReturns: map[string]time.Duration{},
 	}
-	if c.Export != "" {
-		p.exporter = datastore.NewJSONFile(c.Export)
-	}
+	p.metrics = newMetrics(p.Status)
 	if err := p.load(ctx); err != nil {
 		return nil, fmt.Errorf("load the interfaces: %w", err)
-	}
-	p.store = datastore.New(datastore.Options{
-		Log:        deps.Log,
-		Checkpoint: p.importing,
-		CoolDown:   c.CoolDown,
-		PrefixMode: c.Prefixes,
-		Now:        deps.Now,
-		Uptime:     deps.Uptime,
-		BootID:     deps.BootID,
-		Ledger:     deps.Ledger,
-		Pool:       ipam.PodPool,
-		Grants:     p,
-	})
-	p.metrics = datastore.NewMetrics(p.store)
-	if err := p.store.Attach(p.attachments()); err != nil {
-		return nil, err
-	}
-	if err := p.store.ReadBackingStore(); err != nil {
-		return nil, fmt.Errorf("import cadastre.interfaces.checkpoint %q: %w", c.Checkpoint, err)
 	}
 	p.known = p.lastKnown()
 	p.publish()
 	return p, nil
 }
 
-// Store returns the datastore.
-func (p *Interfaces) Store() *datastore.DataStore { return p.store }
-
 // Metrics returns the metrics, to be registered.
-func (p *Interfaces) Metrics() *datastore.Metrics { return p.metrics }
+func (p *Interfaces) Metrics() prometheus.Collector { return p.metrics }
 
 // Commit wakes the comparison with the targets. The loop calls it after the ledger's
 // stage.
@@ -283,7 +264,7 @@ func (p *Interfaces) goBack(now time.Duration, give func() error) error {
 		return err
 	default:
 		p.returns.failures++
-		p.metrics.Error("return")
+		p.metrics.failed("return")
 		if p.returns.failures == 1 {
 			p.log.Warn("addresses cannot be returned to the cloud, trying again", "error", err)
 		}
@@ -297,7 +278,7 @@ func (p *Interfaces) goBack(now time.Duration, give func() error) error {
 // failed notes an error, and waits longer after each one.
 func (p *Interfaces) failed(err error) {
 	p.failures++
-	p.metrics.Error("round")
+	p.metrics.failed("round")
 	if p.failures == 1 {
 		p.log.Warn("the interfaces of this machine cannot be changed, trying again", "error", err)
 	}
@@ -311,145 +292,9 @@ func (p *Interfaces) failed(err error) {
 func (p *Interfaces) call(ctx context.Context, name string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	done := p.metrics.Begin(name)
-	err := f(ctx)
-	done()
-	if err != nil {
-		p.metrics.Error(name)
+	if err := f(ctx); err != nil {
+		p.metrics.failed(name)
 		return fmt.Errorf("cloud %s: %s: %w", p.cloud.Name(), name, err)
 	}
-	return nil
-}
-
-// open opens the cloud, and learns the ID of this machine.
-func (p *Interfaces) open(ctx context.Context) error {
-	if p.cloud == nil {
-		opened, err := p.deps.Open(ctx)
-		if err != nil {
-			return fmt.Errorf("open the cloud: %w", err)
-		}
-		p.cloud = opened
-	}
-	id, err := p.deps.Instance(ctx)
-	if self, ok := p.cloud.(cloud.Self); err == nil && id == "" && ok {
-		id, err = self.Self(ctx)
-	}
-	switch {
-	case id != "" && err == nil && id == p.instance:
-		return nil
-	case id != "" && err == nil:
-		p.replaced = p.replaced || p.instance != ""
-		p.instance, p.view = id, newView()
-		clear(p.toDelete)
-		clear(p.failedReturns)
-		clear(p.exhausted)
-		if p.replaced { // saved when the store has the interfaces of this machine
-			return nil
-		}
-		return p.saveInstance(ctx)
-	case p.instance != "": // of an earlier process
-		return nil
-	case err != nil:
-		return fmt.Errorf("find the ID of this machine: %w", err)
-	}
-	return errors.New("the ID of this machine is not known: set cadastre.instanceID, or Node.spec.providerID")
-}
-
-// read reads the machine from the cloud, and adopts what it has.
-func (p *Interfaces) read(ctx context.Context) error {
-	if err := p.open(ctx); err != nil {
-		return err
-	}
-	began, readAt := p.deps.Uptime(), p.deps.Now()
-	var s *cloud.Snapshot
-	err := p.call(ctx, "read the machine", func(ctx context.Context) (err error) {
-		s, err = p.cloud.ReadInstance(ctx, p.instance)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if s == nil || s.Instances[p.instance] == nil {
-		return fmt.Errorf("cloud %s: read machine %q: %w", p.cloud.Name(), p.instance, cloud.ErrNoInstance)
-	}
-	before := p.view.counts()
-	p.view.read(began, s, s.Instances[p.instance])
-	for f, n := range p.view.counts() {
-		if n != before[f] {
-			delete(p.exhausted, ledger.Family(f))
-		}
-	}
-	p.next.reading = began + p.deps.Config.Reconcile
-	missing := p.view.missing(p.believed(), began)
-	if p.replaced { // what this machine lacks is the other one's, and may be in use there
-		missing = nil
-	}
-	p.unconfirmed, p.readAt = missing, readAt
-	if len(missing) > 0 {
-		p.next.reading = min(p.next.reading, began+confirm)
-	}
-	if err := p.reconcile(ctx, missing); err != nil || !p.replaced {
-		return err
-	}
-	if err := p.saveInstance(ctx); err != nil {
-		return fmt.Errorf("save the ID of this machine: %w", err)
-	}
-	p.replaced = false
-	return nil
-}
-
-// believed returns the blocks of the store by interface.
-func (p *Interfaces) believed() map[string][]netip.Prefix {
-	all := map[string][]netip.Prefix{}
-	for _, id := range slices.Sorted(maps.Keys(p.store.GetENIPool())) {
-		addresses, prefixes, err := p.store.GetENIBlocks(id)
-		if err != nil {
-			continue
-		}
-		all[id] = prefixes
-		for _, a := range addresses {
-			all[id] = append(all[id], netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
-	return all
-}
-
-// reconcile makes the store follow the view. unconfirmed are blocks, by interface, that
-// one reading has lacked: they stay until a second one lacks them.
-func (p *Interfaces) reconcile(ctx context.Context, unconfirmed map[string][]netip.Prefix) error {
-	done := p.metrics.Reconciled("reconcile")
-	defer done()
-	p.found = true
-	defer func() { p.found = false }()
-	seen := p.view.attachments(p.deps.Families)
-	err := p.store.Reconcile(ctx, seen, func(_ context.Context, id string) ([]netip.Prefix, bool, error) {
-		blocks, doubtful := unconfirmed[id]
-		i := slices.IndexFunc(seen, func(a datastore.Attachment) bool { return a.ID == id })
-		if i >= 0 {
-			blocks = append(slices.Clone(seen[i].Blocks), blocks...)
-		}
-		return blocks, i >= 0 || doubtful, nil
-	})
-	if err != nil {
-		return fmt.Errorf("take over the interfaces of this machine: %w", err)
-	}
-	return p.redescribe()
-}
-
-// redescribe grants the blocks again if the cloud describes an interface in another way, such
-// as with a new range of its network.
-func (p *Interfaces) redescribe() error {
-	for id, r := range p.records {
-		now := p.describe(id)
-		now.Blocks = r.Blocks
-		p.redescribed = p.redescribed || !now.equal(r)
-	}
-	if !p.redescribed {
-		return nil
-	}
-	if err := p.store.Regrant(); err != nil {
-		return fmt.Errorf("take over the description of the interfaces: %w", err)
-	}
-	p.redescribed = false
 	return nil
 }

@@ -136,10 +136,7 @@ func TestAnAddressThatTheCloudTookIsNotUsedAgain(t *testing.T) {
 		r.g.Expect(r.process.plugin.Status().Lost).To(BeEmpty())
 		id := r.process.plugin.Known().Uplinks
 		r.g.Expect(id).To(BeEmpty(), "the first process knew nothing")
-		var eni string
-		for name := range r.process.plugin.Store().GetENIPool() {
-			eni = name
-		}
+		eni := r.first().ID
 		var kept []cloud.Block
 		r.cloud.Change(instance, eni, func(i *cloud.Interface) {
 			for _, b := range i.Blocks {
@@ -178,12 +175,8 @@ func TestAbsenceInOneReadingRemovesNothing(t *testing.T) {
 		defer func() { r.end() }()
 		r.pass(2 * time.Minute)
 		before := r.total()
-		var eni string
-		for name := range r.process.plugin.Store().GetENIPool() {
-			eni = name
-		}
-		had, err := r.process.plugin.Store().GetENIIPs(eni)
-		r.g.Expect(err).NotTo(HaveOccurred())
+		eni := r.first().ID
+		had := r.process.blocks()
 		var all []cloud.Block
 		r.cloud.Change(instance, eni, func(i *cloud.Interface) { all, i.Blocks = i.Blocks, i.Blocks[:1] })
 		reads := r.cloud.Calls()["describe"]
@@ -192,9 +185,7 @@ func TestAbsenceInOneReadingRemovesNothing(t *testing.T) {
 			synctest.Wait()
 		}
 		r.cloud.Change(instance, eni, func(i *cloud.Interface) { i.Blocks = all })
-		addresses, err := r.process.plugin.Store().GetENIIPs(eni)
-		r.g.Expect(err).NotTo(HaveOccurred())
-		r.g.Expect(addresses).To(ConsistOf(had), "the same ones")
+		r.g.Expect(r.process.blocks()).To(Equal(had), "the same ones")
 		r.pass(3 * time.Minute)
 		r.agree()
 		r.g.Expect(r.total()).To(Equal(before))
@@ -222,8 +213,7 @@ func TestLostRepliesAndThrottling(t *testing.T) {
 			r.cloud.SetFault(nil)
 			r.pass(15 * time.Minute)
 			r.agree()
-			_, assigned := r.process.plugin.Store().GetStats()
-			r.g.Expect(r.total()).To(Equal(max(4, assigned+2)))
+			r.g.Expect(r.total()).To(Equal(max(4, r.process.plugin.Status().Families[0].Assigned+2)))
 		})
 	}
 }

@@ -6,17 +6,15 @@ package interfaces
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ipam/nodeset"
+	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
 )
 
@@ -24,18 +22,18 @@ import (
 const (
 	interfaceRecord = "interface/" // and the ID: a record
 	instanceRecord  = "instance"   // the ID of the machine
-	importRecord    = "import"     // the imported checkpoint
+	importRecord    = "import"     // the imported leases that are not claimed yet
 )
 
 // record holds an interface with its blocks, to serve pods without the cloud. It is
 // written before the ledger has the blocks. A block that the ledger does not have counts
 // for nothing.
 type record struct {
-	Interface datastore.Interface `json:"interface"`
-	MAC       string              `json:"mac,omitempty"`
-	Ranges    []cloud.Range       `json:"ranges,omitempty"`
-	VPC       []netip.Prefix      `json:"vpc,omitempty"`
-	Blocks    []netip.Prefix      `json:"blocks,omitempty"`
+	Interface Interface      `json:"interface"`
+	MAC       string         `json:"mac,omitempty"`
+	Ranges    []cloud.Range  `json:"ranges,omitempty"`
+	VPC       []netip.Prefix `json:"vpc,omitempty"`
+	Blocks    []netip.Prefix `json:"blocks,omitempty"` // sorted
 }
 
 func (r record) uplink() nodeset.Uplink {
@@ -54,7 +52,6 @@ func (r record) equal(x record) bool {
 
 // load reads the records, and at the first start the checkpoint to import.
 func (p *Interfaces) load(ctx context.Context) error {
-	p.importing = &imported{}
 	known := false
 	err := p.deps.Records.Load(ctx, func(key string, value []byte) error {
 		id, isInterface := strings.CutPrefix(key, interfaceRecord)
@@ -63,13 +60,13 @@ func (p *Interfaces) load(ctx context.Context) error {
 			p.instance = string(value)
 		case key == importRecord:
 			known = true
-			return json.Unmarshal(value, &p.importing.data)
+			return json.Unmarshal(value, &p.imported)
 		case isInterface:
 			var r record
 			if err := json.Unmarshal(value, &r); err != nil {
 				return fmt.Errorf("record of interface %q: %w", id, err)
 			}
-			p.records[id] = r
+			p.stored[id] = r
 		}
 		return nil
 	})
@@ -77,115 +74,103 @@ func (p *Interfaces) load(ctx context.Context) error {
 		return err
 	}
 	if !known {
-		if err := p.readCheckpoint(ctx); err != nil {
+		if err := p.importCheckpoint(ctx); err != nil {
 			return fmt.Errorf("import cadastre.interfaces.checkpoint %q: %w", p.deps.Config.Checkpoint, err)
 		}
 	}
+	p.attach()
 	return p.forgetClaimed(ctx)
 }
 
-// readCheckpoint reads the checkpoint at the first start, and keeps its content: the
-// agent reads the file only once.
-func (p *Interfaces) readCheckpoint(ctx context.Context) error {
-	data := datastore.CheckpointData{Version: datastore.CheckpointFormatVersion}
-	if path := p.deps.Config.Checkpoint; path != "" && len(p.records) == 0 {
-		err := datastore.NewJSONFile(path).Restore(&data)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+// attach makes the interfaces of the records those of the machine, with those of their
+// blocks that the ledger has.
+func (p *Interfaces) attach() {
+	have := map[netip.Prefix]ledger.BlockState{}
+	for _, b := range p.deps.Ledger.Stats() {
+		switch {
+		case b.Pool == ipam.ReturningPool && b.State == ledger.Active:
+			p.returning[b.Block] = returning{}
+		case b.Pool == ipam.PodPool && (b.State == ledger.Active || b.Held+b.Quarantined > 0):
+			have[b.Block] = b.State
 		}
-		data.Allocations = datastore.PerAddress(data.Allocations)
-		p.log.Info("imported the checkpoint of another program", "file", path, "leases", len(data.Allocations))
 	}
-	p.importing.data = data
-	return p.saveImport(ctx)
-}
-
-func (p *Interfaces) saveImport(ctx context.Context) error {
-	value, err := json.Marshal(p.importing.data)
-	if err != nil {
-		return err
+	for id, r := range p.stored {
+		a := &attached{record: r, since: p.deps.Uptime()}
+		a.Blocks = nil
+		for _, b := range r.Blocks {
+			state, has := have[b]
+			if other, _ := p.machine.overlapping(b); !has || other != nil {
+				continue
+			}
+			if a.add(b); state == ledger.Draining && a.isUsable(b, p.deps.Config.Prefixes) { // the cloud did not have it
+				a.lose(b)
+			}
+		}
+		p.machine[id] = a
 	}
-	return p.deps.Records.Commit(ctx, map[string][]byte{importRecord: value}, nil)
-}
-
-// forgetClaimed drops the imported leases that the ledger has claimed: a later process must
-// not claim them again after their pods have ended.
-func (p *Interfaces) forgetClaimed(ctx context.Context) error {
-	if !p.importing.dropClaimed(p.deps.Ledger.Stats()) {
-		return nil
-	}
-	if err := p.saveImport(ctx); err != nil {
-		return fmt.Errorf("forget the imported leases that are claimed: %w", err)
-	}
-	return nil
 }
 
 func (p *Interfaces) saveInstance(ctx context.Context) error {
 	return p.deps.Records.Commit(ctx, map[string][]byte{instanceRecord: []byte(p.instance)}, nil)
 }
 
-// attachments returns the interfaces of the records.
-func (p *Interfaces) attachments() []datastore.Attachment {
-	all := make([]datastore.Attachment, 0, len(p.records))
-	for _, id := range slices.Sorted(maps.Keys(p.records)) {
-		all = append(all, datastore.Attachment{Interface: p.records[id].Interface, Blocks: p.records[id].Blocks})
-	}
-	return all
-}
-
 // Known returns the interfaces and blocks of the last process.
 func (p *Interfaces) Known() ipam.InterfaceState { return p.known }
 
 func (p *Interfaces) lastKnown() ipam.InterfaceState {
-	known := ipam.InterfaceState{Blocks: p.store.Known()}
-	for _, id := range slices.Sorted(maps.Keys(p.records)) {
-		known.Uplinks = append(known.Uplinks, p.records[id].uplink())
+	known := ipam.InterfaceState{Blocks: p.blocks(p.machine)}
+	for _, id := range slices.Sorted(maps.Keys(p.stored)) {
+		known.Uplinks = append(known.Uplinks, p.stored[id].uplink())
 	}
 	return known
 }
 
-// recordsOf returns the records for a grant: of each interface that has blocks. One that
-// the cloud no longer has keeps its description.
-func (p *Interfaces) recordsOf(g datastore.Grant) map[string]record {
-	next := map[string]record{}
-	for _, b := range g.Blocks {
-		r, ok := next[b.Interface]
-		if !ok {
-			r = p.describe(b.Interface)
-		}
-		r.Blocks = append(r.Blocks, b.Prefix)
-		next[b.Interface] = r
+// describe describes an interface as the last reading has it. One that the cloud no longer
+// has keeps its description.
+func (p *Interfaces) describe(a *attached) {
+	if !p.view.valid() {
+		return
 	}
-	return next
+	i := p.view.find(a.Interface.ID)
+	if i == nil {
+		return
+	}
+	u := p.view.uplink(i)
+	a.Interface, a.MAC = described(i), u.MAC
+	if len(u.Ranges) > 0 { // otherwise the reading lacks its subnets: an uplink needs them
+		a.Ranges, a.VPC = u.Ranges, u.VPCCIDRs
+	}
 }
 
-func (p *Interfaces) describe(id string) record {
-	if p.view.valid() {
-		if i := p.view.find(id); i != nil {
-			u := p.view.uplink(i)
-			if len(u.Ranges) == 0 { // the reading lacks its subnets: an uplink needs them
-				u.Ranges, u.VPCCIDRs = p.records[id].Ranges, p.records[id].VPC
-			}
-			return record{Interface: described(i), MAC: u.MAC, Ranges: u.Ranges, VPC: u.VPCCIDRs}
-		}
+// recordsOf returns the records of a machine: of each interface that has blocks.
+func recordsOf(m machine) map[string]record {
+	all := map[string]record{}
+	for id, a := range m.withBlocks() {
+		r := a.record
+		r.Blocks = slices.Clone(r.Blocks)
+		all[id] = r
 	}
-	r := p.records[id]
-	r.Blocks = nil
-	return r
+	return all
 }
 
-// save writes the records of next, with those blocks of the present ones that leave.
-func (p *Interfaces) save(ctx context.Context, next map[string]record, exact bool) error {
-	put, del := map[string][]byte{}, []string{}
+// saveBefore writes the records for a change that the ledger does not have yet: blocks
+// that leave stay in them.
+func (p *Interfaces) saveBefore(ctx context.Context, next map[string]record) error {
+	all := maps.Clone(p.stored)
 	for id, r := range next {
-		if old, ok := p.records[id]; ok && !exact {
-			for _, b := range old.Blocks {
-				if !slices.Contains(r.Blocks, b) {
-					r.Blocks = append(slices.Clip(r.Blocks), b)
-				}
-			}
-		}
-		if old, ok := p.records[id]; ok && old.equal(r) {
+		r.Blocks = slices.Concat(r.Blocks, p.stored[id].Blocks)
+		slices.SortFunc(r.Blocks, netip.Prefix.Compare)
+		r.Blocks = slices.Compact(r.Blocks)
+		all[id] = r
+	}
+	return p.save(ctx, all)
+}
+
+// save makes all the stored records.
+func (p *Interfaces) save(ctx context.Context, all map[string]record) error {
+	put, del := map[string][]byte{}, []string{}
+	for id, r := range all {
+		if old, ok := p.stored[id]; ok && old.equal(r) {
 			continue
 		}
 		value, err := json.Marshal(r)
@@ -193,13 +178,10 @@ func (p *Interfaces) save(ctx context.Context, next map[string]record, exact boo
 			return fmt.Errorf("record of interface %q: %w", id, err)
 		}
 		put[interfaceRecord+id] = value
-		next[id] = r
 	}
-	if exact {
-		for id := range p.records {
-			if _, ok := next[id]; !ok {
-				del = append(del, interfaceRecord+id)
-			}
+	for id := range p.stored {
+		if _, ok := all[id]; !ok {
+			del = append(del, interfaceRecord+id)
 		}
 	}
 	if len(put)+len(del) == 0 {
@@ -208,9 +190,6 @@ func (p *Interfaces) save(ctx context.Context, next map[string]record, exact boo
 	if err := p.deps.Records.Commit(ctx, put, del); err != nil {
 		return fmt.Errorf("write the records of the interfaces: %w", err)
 	}
-	maps.Copy(p.records, next)
-	for _, key := range del {
-		delete(p.records, strings.TrimPrefix(key, interfaceRecord))
-	}
+	p.stored = all
 	return nil
 }

@@ -51,7 +51,7 @@ func (p *Interfaces) returnUnwanted(ctx context.Context) error {
 			case err != nil:
 				p.log.Warn("addresses that pods cannot have stay on their interface", "error", err)
 			default:
-				errs = append(errs, p.forget(id, p.unwanted[id]))
+				errs = append(errs, p.forget(ctx, id, p.unwanted[id]))
 			}
 		}
 	}
@@ -59,12 +59,17 @@ func (p *Interfaces) returnUnwanted(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget removes blocks that the cloud no longer has from the store.
-func (p *Interfaces) forget(id string, blocks []netip.Prefix) error {
-	for _, b := range blocks {
-		if err := p.store.Remove(id, b, true); err != nil {
-			return fmt.Errorf("forget addresses that pods cannot have: %w", err)
+// forget removes blocks that the cloud no longer has from the machine.
+func (p *Interfaces) forget(ctx context.Context, id string, blocks []netip.Prefix) error {
+	next := p.machine.clone()
+	if a := next[id]; a != nil {
+		for _, b := range blocks {
+			a.lose(b)
+			p.removed[b] = p.deps.Uptime()
 		}
+	}
+	if _, err := p.change(ctx, next, nil); err != nil {
+		return fmt.Errorf("forget addresses that pods cannot have: %w", err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@
 package interfaces_test
 
 import (
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+	"github.com/cadastre/cadastre/plugins/ipam"
 )
 
 // refuses makes the cloud refuse one kind of call.
@@ -80,7 +82,12 @@ func TestAnOwnAddressIsNotReturnedForEver(t *testing.T) {
 		r.remove(0, 1)
 		r.pass(2 * time.Minute)
 		r.g.Expect(r.process.plugin.Status().Returning).To(Equal(1))
-		going := r.process.plugin.Store().Returning()[r.first().ID][0]
+		var going netip.Prefix
+		for _, b := range r.process.ledger.Stats() {
+			if b.Pool == ipam.ReturningPool {
+				going = b.Block
+			}
+		}
 		r.cloud.Change(instance, r.first().ID, func(i *cloud.Interface) {
 			for k := range i.Blocks {
 				i.Blocks[k].Primary = i.Blocks[k].Primary || i.Blocks[k].Prefix == going

@@ -5,13 +5,11 @@ package interfaces
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
 )
@@ -26,6 +24,8 @@ type Status struct {
 	Families      []FamilyStatus
 	Returning     int      // blocks on their way back to the cloud
 	Lost          []string // interfaces with leases on addresses that the cloud no longer has
+	LostBlocks    int      // of these interfaces
+	BackingOff    bool     // the cloud is not asked because it had no addresses
 	Unplaced      int      // imported leases whose interface is not attached
 	Error         string   // of the last calls of the cloud; "": they have succeeded
 	ErrorSince    time.Time
@@ -44,7 +44,7 @@ type PlacedBlock struct {
 // FamilyStatus holds the addresses of one family.
 type FamilyStatus struct {
 	Family ledger.Family
-	datastore.Stats
+	Counts
 }
 
 // Status returns the present status. It does not wait for an event.
@@ -116,23 +116,29 @@ func (p *Interfaces) setShortage(f ledger.Family, why string) {
 
 // publish sets the counts of the status.
 func (p *Interfaces) publish() {
-	s := Status{Instance: p.instance, Interfaces: p.store.GetENIs(), Unplaced: len(p.store.Unplaced())}
+	s := Status{Instance: p.instance, Interfaces: len(p.machine), Unplaced: len(p.imported)}
 	if p.cloud != nil {
 		s.Cloud = p.cloud.Name()
 	}
 	if p.view.valid() {
 		s.MaxInterfaces, s.PerInterface = p.mostInterfaces(), p.view.machine.Limits.Addresses
-		p.metrics.SetLimits(s.MaxInterfaces, s.PerInterface[ledger.IPv4])
 	}
 	for _, f := range p.deps.Families {
-		s.Families = append(s.Families, FamilyStatus{f, p.store.GetIPStats(f)})
+		s.Families = append(s.Families, FamilyStatus{f, p.total(f)})
 	}
 	for _, b := range p.deps.Ledger.Stats() {
-		if b.Pool == datastore.ReturningPool && b.State == ledger.Active {
+		if b.Pool == ipam.ReturningPool && b.State == ledger.Active {
 			s.Returning++
 		}
 	}
-	s.Lost = slices.Sorted(maps.Keys(p.store.Lost()))
+	for _, a := range p.machine.sorted() {
+		if s.LostBlocks += len(a.gone); len(a.gone) > 0 {
+			s.Lost = append(s.Lost, a.Interface.ID)
+		}
+	}
+	for _, until := range p.exhausted {
+		s.BackingOff = s.BackingOff || p.deps.Uptime() < until
+	}
 	if p.view.valid() {
 		s.Read, s.Placed = p.readAt, p.placed()
 	}
@@ -145,16 +151,16 @@ func (p *Interfaces) publish() {
 // placed returns the blocks that the ledger uses, with their interfaces. A block that only one
 // reading has lacked counts as present.
 func (p *Interfaces) placed() []PlacedBlock {
-	interfaces := map[netip.Prefix]string{}
-	for _, b := range p.store.Known() {
-		interfaces[b.Prefix] = b.Interface
-	}
+	interfaces := p.machine.interfaces()
 	var all []PlacedBlock
 	for _, b := range p.deps.Ledger.Stats() {
 		if b.Pool != ipam.PodPool || b.State != ledger.Active && b.Held+b.Quarantined == 0 {
 			continue
 		}
-		x := PlacedBlock{Prefix: b.Block, Interface: interfaces[b.Block]}
+		x := PlacedBlock{Prefix: b.Block}
+		if a := interfaces[b.Block]; a != nil {
+			x.Interface = a.Interface.ID
+		}
 		for _, i := range p.view.machine.Interfaces {
 			if hasBlock(i, b.Block) {
 				x.On = i.ID

@@ -4,211 +4,170 @@
 package interfaces
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"net/netip"
-	"slices"
+	"math"
 
-	"github.com/cadastre/cadastre/cloud"
+	"github.com/cadastre/cadastre/ipam/watermark"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/ipam"
 )
 
-// short returns the number of addresses, or prefixes, of a family to ask the cloud for.
-func (p *Interfaces) short(f ledger.Family) int {
-	prefixes := p.deps.Config.Prefixes
-	return p.targets.Short(p.store.GetIPStats(f), prefixes, p.view.machine.Limits.Addresses[f])
+// prefixSize is the number of addresses of a prefix in targets.
+const prefixSize = 16
+
+// Counts are the addresses for pods of one family. An address is assigned, cooling or free.
+type Counts struct {
+	Total        int
+	Assigned     int
+	Cooling      int
+	Prefixes     int
+	FreePrefixes int // prefixes without an assigned or cooling address
 }
 
-// grow asks the cloud for addresses of a family until the targets are met: on the
-// interfaces that are there, then on a new one. It returns the refused ones to the cloud.
-func (p *Interfaces) grow(ctx context.Context, f ledger.Family) error {
-	if err := p.takeBack(f); err != nil {
-		return err
+// Free returns the number of free addresses. Those of the other kind and of excluded
+// interfaces are included.
+func (c Counts) Free() int { return c.Total - c.Assigned - c.Cooling }
+
+func (c Counts) plus(x Counts) Counts {
+	return Counts{
+		Total:        c.Total + x.Total,
+		Assigned:     c.Assigned + x.Assigned,
+		Cooling:      c.Cooling + x.Cooling,
+		Prefixes:     c.Prefixes + x.Prefixes,
+		FreePrefixes: c.FreePrefixes + x.FreePrefixes,
 	}
-	err := p.ask(ctx, f)
-	if back := p.returnUnwanted(ctx); err == nil {
-		err = back
-	}
-	return err
 }
 
-func (p *Interfaces) ask(ctx context.Context, f ledger.Family) error {
-	if p.short(f) == 0 {
-		p.setShortage(f, "")
-		return nil
-	}
-	if p.deps.Uptime() < p.exhausted[f] {
-		return nil
-	}
-	full := map[string]bool{} // interfaces and subnets
-	var why error
-	for n := p.short(f); n > 0; n = p.short(f) {
-		if p.isUnschedulable(ctx) && p.store.GetIPStats(f).Total > 0 {
-			p.setShortage(f, "the node is unschedulable: the cloud is asked again after kubectl uncordon")
-			return nil
-		}
-		total := p.store.GetIPStats(f).Total
-		got, err := p.assign(ctx, f, n, full)
-		useless := got > 0 && err == nil && p.store.GetIPStats(f).Total == total
-		refusal := p.refusal(f)
-		if err == nil && got == 0 && refusal == "" {
-			got, err = p.create(ctx, f, n, full)
-		}
-		switch {
-		case errors.Is(err, cloud.ErrFull):
-			why = err // another interface or subnet may have room
-		case err != nil:
-			return err
-		case refusal != "" && (got == 0 || p.countUnwanted() >= mostUnwanted):
-			p.exhaust(f, refusal)
-			return nil
-		case got == 0 && why != nil:
-			p.exhaust(f, why.Error())
-			return nil
-		case got == 0:
-			p.setShortage(f, p.isFull(f))
-			return nil
-		case useless && refusal == "":
-			p.exhaust(f, "the cloud has given addresses of another kind than cadastre.interfaces.prefixes asks for")
-			return nil
-		}
-	}
-	p.setShortage(f, "")
-	return nil
-}
-
-// isUnschedulable reports whether the node takes no further pods, from an answer of the last
-// seconds. Without an answer it takes them.
-func (p *Interfaces) isUnschedulable(ctx context.Context) bool {
-	now := p.deps.Uptime()
-	if p.deps.Unschedulable == nil || now < p.next.node {
-		return p.unschedulable
-	}
-	p.next.node = now + nodeEvery
-	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
-	defer cancel()
-	unschedulable, err := p.deps.Unschedulable(ctx)
-	p.unschedulable = unschedulable && err == nil
-	return p.unschedulable
-}
-
-// exhaust notes that the cloud has no more addresses of a family. It is not asked for some
-// time, unless the next reading shows another number of them: a call whose answer was lost
-// may have filled the interface.
-func (p *Interfaces) exhaust(f ledger.Family, why string) {
-	now := p.deps.Uptime()
-	p.exhausted[f] = now + exhaustedFor
-	p.next.reading = min(p.next.reading, now+surprise)
-	p.setShortage(f, why)
-}
-
-// isFull describes a machine that can have no more addresses.
-func (p *Interfaces) isFull(f ledger.Family) string {
-	limits, has := p.view.machine.Limits, len(p.view.machine.Interfaces)
-	if has < p.mostInterfaces() {
-		return fmt.Sprintf(
-			"no subnet that the configuration selects in zone %q has a free %s address for a new interface",
-			p.view.machine.Zone,
-			f,
-		)
-	}
-	return fmt.Sprintf(
-		"the machine is full: it has %d of %d interfaces, each of them with at most %d for pods of family %s",
-		has,
-		p.mostInterfaces(),
-		limits.Addresses[f],
-		f,
-	)
-}
-
-// mostInterfaces returns the number of interfaces that the machine may have.
-func (p *Interfaces) mostInterfaces() int {
-	most := p.view.machine.Limits.Interfaces
-	if limit := p.deps.Config.MaxInterfaces; limit > 0 {
-		most = min(most, limit)
-	}
-	return most
-}
-
-func (p *Interfaces) want(f ledger.Family, n int) cloud.Want {
-	return cloud.Want{Count: n, IPv6: f == ledger.IPv6, Prefixes: p.deps.Config.Prefixes}
-}
-
-// assign asks for up to n addresses on the first interface with room.
-func (p *Interfaces) assign(ctx context.Context, f ledger.Family, n int, full map[string]bool) (int, error) {
-	for _, i := range p.view.machine.Interfaces {
-		room := p.view.room(i, f)
-		if i.Trunk || i.Exclude || full[i.ID] || p.toDelete[i.ID] || room == 0 {
+// counts returns the counts of a family, of each interface and in total.
+func (p *Interfaces) counts(f ledger.Family) (each map[*attached]Counts, total Counts) {
+	each, of := map[*attached]Counts{}, p.machine.interfaces()
+	for _, b := range p.deps.Ledger.Stats() {
+		a := of[b.Block]
+		if b.Pool != ipam.PodPool || a == nil || ledger.FamilyOf(b.Block.Addr()) != f {
 			continue
 		}
-		var got []cloud.Block
-		err := p.call(ctx, "assign addresses", func(ctx context.Context) (err error) {
-			got, err = p.cloud.Assign(ctx, p.instance, i.ID, p.want(f, min(n, room)))
-			return err
-		})
-		if err != nil || len(got) == 0 {
-			full[i.ID] = true
-			if err == nil {
-				err = fmt.Errorf("assign addresses to interface %s: the cloud has added none: %w", i.ID, cloud.ErrFull)
+		used := b.Held + b.Quarantined
+		c := Counts{Total: used, Assigned: used} // nothing of a drained block is free
+		if b.State == ledger.Active {
+			c = Counts{Total: int(min(b.Size-b.Reserved, math.MaxInt)), Assigned: used, Cooling: b.Cooling}
+			if !b.Block.IsSingleIP() {
+				c.Prefixes = 1
+				if used+b.Cooling == 0 {
+					c.FreePrefixes = 1
+				}
 			}
-			return 0, err
 		}
-		p.view.change(ownChange{at: p.deps.Uptime(), iface: i, blocks: got})
-		return len(got), p.adopt(i.ID, got)
+		each[a] = each[a].plus(c)
+		total = total.plus(c)
 	}
-	return 0, nil
+	return each, total
 }
 
-// adopt adds blocks that the cloud has just given to the store.
-func (p *Interfaces) adopt(id string, got []cloud.Block) error {
-	var blocks []netip.Prefix
-	for _, b := range got {
-		if !b.Primary {
-			blocks = append(blocks, b.Prefix)
-		}
-	}
-	if len(blocks) == 0 {
-		return nil
-	}
-	if err := p.store.AddBlocks(id, blocks); err != nil {
-		return fmt.Errorf("use the addresses that the cloud has given: %w", err)
-	}
-	for _, b := range p.refused {
-		if slices.Contains(blocks, b.Prefix) {
-			p.unwanted[id] = append(p.unwanted[id], b.Prefix)
-		}
-	}
-	return nil
+// total returns the counts of a family.
+func (p *Interfaces) total(f ledger.Family) Counts {
+	_, total := p.counts(f)
+	return total
 }
 
-// create makes an interface with up to n addresses, if the machine may have one more.
-func (p *Interfaces) create(ctx context.Context, f ledger.Family, n int, full map[string]bool) (int, error) {
-	limits := p.view.machine.Limits
-	subnet := p.view.subnetFor(f, full)
-	if len(p.view.machine.Interfaces) >= p.mostInterfaces() || subnet == "" || limits.Addresses[f] == 0 {
-		return 0, nil
+// targets holds the numbers of addresses that the node wants of each family. If warmIPs
+// or minimumIPs is set, warmInterfaces and warmPrefixes do not count.
+type targets struct {
+	warmInterfaces int // interfaces without an assigned address
+	warmIPs        int // free addresses
+	minimumIPs     int // addresses in total
+	warmPrefixes   int // prefixes without an assigned address
+	maxPods        int // the most addresses to have; 0: no limit
+	prefixes       bool
+}
+
+// byIP reports whether the targets are numbers of addresses.
+func (t targets) byIP() bool { return t.warmIPs > 0 || t.minimumIPs > 0 }
+
+// want returns the numbers of missing and of excess addresses by the targets in
+// addresses; with prefixes, of prefixes. A cooling address counts as assigned.
+// Without the excess ones nothing is missing.
+func (t targets) want(c Counts) (short, over int) {
+	marks := watermark.Marks{Pre: t.warmIPs, Min: t.minimumIPs}
+	level := watermark.Level{Total: c.Total, Used: c.Assigned + c.Cooling}
+	if !t.prefixes {
+		return marks.Needed(level), marks.Excess(level)
 	}
-	var made *cloud.Interface
-	err := p.call(ctx, "create an interface", func(ctx context.Context) (err error) {
-		made, err = p.cloud.CreateInterface(ctx, p.instance, cloud.NewInterface{
-			Subnet: subnet,
-			Want:   p.want(f, min(n, limits.Addresses[f])),
-			Device: p.view.device(),
-		})
-		return err
-	})
-	if err != nil {
-		full[subnet] = true
-		return 0, err
+	short = watermark.Units(marks.Needed(level), prefixSize)
+	return short, max(0, min(c.FreePrefixes, c.Prefixes-watermark.Units(marks.Wanted(level), prefixSize)))
+}
+
+// excess returns the number of addresses, or with prefixes of prefixes, that the node can
+// return to the cloud.
+func (t targets) excess(c Counts) int {
+	switch {
+	case t.byIP():
+		_, over := t.want(c)
+		return over
+	case t.prefixes:
+		return max(0, c.FreePrefixes-t.warmPrefixes)
 	}
-	p.log.Info("an interface was created", "interface", made.ID, "subnet", subnet, "blocks", len(made.Blocks))
-	p.view.change(ownChange{at: p.deps.Uptime(), iface: made})
-	if err := p.store.AddInterface(described(made)); err != nil {
-		return 0, fmt.Errorf("use the interface that the cloud has made: %w", err)
+	return 0
+}
+
+// isLow reports whether the node needs addresses. perInterface is the number of addresses
+// of an interface without prefixes.
+func (t targets) isLow(c Counts, perInterface int) bool {
+	if t.maxPods > 0 && c.Total >= t.maxPods {
+		return false
 	}
-	if err := p.adopt(made.ID, made.Blocks); err != nil {
-		return 0, err
+	if t.byIP() {
+		short, _ := t.want(c)
+		return short > 0
 	}
-	return max(1, len(made.Blocks)-1), nil
+	warm := t.warmInterfaces * perInterface
+	if t.prefixes {
+		warm = t.warmPrefixes * prefixSize
+	}
+	return c.Free() < warm || warm == 0 && c.Free() == 0
+}
+
+// short returns the number of addresses to ask the cloud for, with prefixes of prefixes;
+// 0 if the node needs none. It is at most perInterface, or what maxPods permits, if an
+// interface shall be filled.
+func (t targets) short(c Counts, perInterface int) int {
+	if !t.isLow(c, perInterface) {
+		return 0
+	}
+	n := perInterface
+	switch {
+	case t.byIP():
+		n, _ = t.want(c)
+	case t.prefixes:
+		n = max(1, watermark.Units(t.warmPrefixes*prefixSize-c.Free(), prefixSize))
+	}
+	if t.maxPods > 0 {
+		left := t.maxPods - c.Total
+		if t.prefixes {
+			left = watermark.Units(left, prefixSize)
+		}
+		n = min(n, left)
+	}
+	return n
+}
+
+// need returns the reason for which the addresses of an interface are needed; "": the targets
+// are met without them. mine are those of the interface, total those of all.
+func (t targets) need(mine, total Counts) string {
+	warmIPs, minimumIPs := t.warmIPs, t.minimumIPs
+	if t.prefixes {
+		warmIPs = watermark.Units(warmIPs, prefixSize) * prefixSize
+		minimumIPs = watermark.Units(minimumIPs, prefixSize) * prefixSize
+	}
+	switch {
+	case mine.Assigned > 0:
+		return "pods have addresses of it"
+	case mine.Cooling > 0:
+		return "addresses of it are cooling"
+	case warmIPs > 0 && total.Free()-mine.Free() < warmIPs:
+		return "too few addresses would be free"
+	case minimumIPs > 0 && total.Total-mine.Total < minimumIPs:
+		return "too few addresses would be left"
+	case t.prefixes && total.FreePrefixes-mine.FreePrefixes < t.warmPrefixes:
+		return "too few prefixes would be free"
+	}
+	return ""
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -98,9 +97,9 @@ func (v *view) apply(c ownChange) {
 	}
 }
 
-// missing returns the blocks and interfaces among believed that the view lacks and that
+// missing returns the blocks and interfaces of a machine that the view lacks and that
 // are not confirmed to be gone: only one reading has lacked them so far.
-func (v *view) missing(believed map[string][]netip.Prefix, began time.Duration) map[string][]netip.Prefix {
+func (v *view) missing(m machine, began time.Duration) map[string][]netip.Prefix {
 	before := v.lacking
 	v.lacking = map[place]time.Duration{}
 	doubtful := map[string][]netip.Prefix{}
@@ -112,7 +111,8 @@ func (v *view) missing(believed map[string][]netip.Prefix, began time.Duration) 
 		v.lacking[p] = first
 		return again && began-first >= confirm
 	}
-	for id, blocks := range believed {
+	for id, a := range m {
+		blocks := slices.DeleteFunc(slices.Clone(a.Blocks), a.isGone)
 		i := v.find(id)
 		if i == nil {
 			if !lacks(place{iface: id}) {
@@ -135,35 +135,6 @@ func (v *view) find(id string) *cloud.Interface {
 		return nil
 	}
 	return v.machine.Interfaces[at]
-}
-
-// attachments returns the interfaces for the store, with their blocks of families, but not
-// their own addresses, which no pod gets.
-func (v *view) attachments(families []ledger.Family) []datastore.Attachment {
-	all := make([]datastore.Attachment, 0, len(v.machine.Interfaces))
-	for _, i := range v.machine.Interfaces {
-		a := datastore.Attachment{Interface: described(i)}
-		for _, b := range i.Blocks {
-			if !b.Primary && slices.Contains(families, ledger.FamilyOf(b.Prefix.Addr())) {
-				a.Blocks = append(a.Blocks, b.Prefix.Masked())
-			}
-		}
-		slices.SortFunc(a.Blocks, netip.Prefix.Compare)
-		all = append(all, a)
-	}
-	return all
-}
-
-func described(i *cloud.Interface) datastore.Interface {
-	return datastore.Interface{
-		ID:       i.ID,
-		Device:   i.Device,
-		Primary:  i.Device == 0,
-		Trunk:    i.Trunk,
-		EFA:      i.EFA,
-		Excluded: i.Exclude,
-		Foreign:  !i.Owned,
-	}
 }
 
 // uplink returns the ranges of an interface's subnets.

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
@@ -30,27 +29,95 @@ type Interfaces interface {
 // InterfaceState holds the interfaces of this node with their blocks.
 type InterfaceState struct {
 	Uplinks []Uplink
-	Blocks  []datastore.GrantedBlock // in the order in which they are filled
+	Blocks  []InterfaceBlock // in the order in which they are filled
 }
 
+// InterfaceBlock is an address or a prefix of an interface, and a block of the ledger.
+type InterfaceBlock struct {
+	Prefix    netip.Prefix
+	Interface string
+	// Usable is false for a block from which nothing new is allocated: of an excluded
+	// interface, of the other kind, or of one that the cloud no longer has.
+	Usable bool
+}
+
+// ReturningPool is the pool of the ledger that holds the blocks on their way back to the
+// cloud. No address of it is ever allocated. A block stays there until the cloud no longer
+// shows it, so that a stale reading after a crash does not bring it back.
+const ReturningPool = "interfaces/returning"
+
 // InterfaceChange is pushed when the interfaces of this node or their blocks change. It
-// changes the blocks of the ledger as datastore.Granter describes.
+// makes Blocks those of the default pool, and Returning those of ReturningPool.
 type InterfaceChange struct {
-	Uplinks []Uplink
-	Grant   datastore.Grant
+	InterfaceState
+	// Returning holds the blocks on their way back to the cloud. One that the ledger still
+	// has an address of is kept instead.
+	Returning []netip.Prefix
+	// Claims holds the leases that an imported checkpoint has for the new blocks. They are
+	// claimed in the same commit.
+	Claims []ledger.Request
 	// Found is set if some blocks were on the interfaces before this agent knew them. The
 	// event is then a resync, which quarantines the addresses among them that pods report.
 	Found  bool
 	OnDone func(error)
 
 	// set by ipam:
-	Kept    []netip.Prefix // blocks of Grant.Returning that are in use
-	Refused []RefusedBlock // usable blocks of Grant from which pods cannot have addresses
+	Kept    []netip.Prefix // blocks of Returning that are in use: they stay as they were
+	Refused []RefusedBlock // usable blocks of Blocks from which pods cannot have addresses
+}
+
+// Drain stages the end of allocations from the blocks on their way back, and moves those
+// without a lease to ReturningPool. The others are Kept; reopened are those of them from
+// which addresses were allocated before. The caller stages the usable blocks and those of
+// reopened as the blocks of the pool afterwards.
+func (ev *InterfaceChange) Drain(
+	l *ledger.Ledger,
+	st *ledger.Stage,
+	usable []InterfaceBlock,
+) (reopened []netip.Prefix, err error) {
+	active := map[netip.Prefix]bool{}
+	for _, b := range l.Stats() {
+		if b.Pool == PodPool && b.State == ledger.Active {
+			active[b.Block] = true
+		}
+	}
+	if err := st.SetBlocks(PodPool, UsablePrefixes(usable)); err != nil {
+		return nil, fmt.Errorf("drain the blocks of pool %q: %w", PodPool, err)
+	}
+	going := slices.Clone(ev.Returning)
+	ev.Kept = nil
+	for _, b := range l.Stats() { // nothing more is claimed there
+		i := slices.Index(going, b.Block)
+		if b.Pool != PodPool || i < 0 || b.Held+b.Cooling+b.Quarantined == 0 {
+			continue
+		}
+		going = slices.Delete(going, i, i+1)
+		if ev.Kept = append(ev.Kept, b.Block); active[b.Block] {
+			reopened = append(reopened, b.Block)
+		}
+	}
+	if err := st.SetPool(ledger.Pool{Name: ReturningPool}); err != nil {
+		return nil, err
+	}
+	if err := st.SetBlocks(ReturningPool, going); err != nil {
+		return nil, fmt.Errorf("note the blocks on their way back to the cloud: %w", err)
+	}
+	return reopened, nil
+}
+
+// UsablePrefixes returns the blocks from which addresses are allocated, in their order.
+func UsablePrefixes(blocks []InterfaceBlock) (usable []netip.Prefix) {
+	for _, b := range blocks {
+		if b.Usable {
+			usable = append(usable, b.Prefix)
+		}
+	}
+	return usable
 }
 
 // RefusedBlock is a block from which pods cannot have addresses.
 type RefusedBlock struct {
-	datastore.GrantedBlock
+	InterfaceBlock
 	Why string
 }
 
@@ -65,11 +132,11 @@ func (ev *InterfaceChange) GetName() string { return "Interface Change" }
 // String describes the event.
 func (ev *InterfaceChange) String() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s\n* blocks: %d", ev.GetName(), len(ev.Grant.Blocks))
-	if len(ev.Grant.Returning) > 0 {
-		fmt.Fprintf(&s, "\n* on their way back: %s", texts(ev.Grant.Returning))
+	fmt.Fprintf(&s, "%s\n* blocks: %d", ev.GetName(), len(ev.Blocks))
+	if len(ev.Returning) > 0 {
+		fmt.Fprintf(&s, "\n* on their way back: %s", texts(ev.Returning))
 	}
-	for _, c := range ev.Grant.Claims {
+	for _, c := range ev.Claims {
 		fmt.Fprintf(&s, "\n* claim: %s for %s", strings.Join(each(c.Wanted, netip.Addr.String), ", "), c.Key)
 	}
 	return s.String()
@@ -177,13 +244,13 @@ func (i *IPAM) updateInterfaces(ev *InterfaceChange, txn controller.UpdateOperat
 		i.register.interfaces = was
 		return "", err
 	}
-	i.restoreClaims(ev.Grant.Claims)
+	i.restoreClaims(ev.Claims)
 	return text, nil
 }
 
 // usableOf returns the blocks, of which those that pods cannot have addresses of are not
 // usable: one of them must not keep the others from pods.
-func (i *IPAM) usableOf(all []datastore.GrantedBlock) (blocks []datastore.GrantedBlock, refused []RefusedBlock) {
+func (i *IPAM) usableOf(all []InterfaceBlock) (blocks []InterfaceBlock, refused []RefusedBlock) {
 	blocks = slices.Clone(all)
 	for k, b := range blocks {
 		if !b.Usable {
@@ -199,17 +266,16 @@ func (i *IPAM) usableOf(all []datastore.GrantedBlock) (blocks []datastore.Grante
 
 // stageInterfaces takes over the interfaces of ev, and stages the return of blocks.
 func (i *IPAM) stageInterfaces(ev *InterfaceChange) error {
-	usable := ev.Grant
-	usable.Blocks, ev.Refused = i.usableOf(ev.Grant.Blocks)
-	kept, reopened, err := usable.Drain(i.Ledger, i.Stage, PodPool)
+	var usable []InterfaceBlock
+	usable, ev.Refused = i.usableOf(ev.Blocks)
+	reopened, err := ev.Drain(i.Ledger, i.Stage, usable)
 	if err != nil {
 		return err
 	}
-	ev.Kept = kept
-	next := InterfaceState{Uplinks: ev.Uplinks, Blocks: slices.Clone(ev.Grant.Blocks)}
+	next := InterfaceState{Uplinks: ev.Uplinks, Blocks: slices.Clone(ev.Blocks)}
 	for _, p := range reopened {
 		iface, _ := i.UplinkOf(p.Addr())
-		next.Blocks = append(next.Blocks, datastore.GrantedBlock{Prefix: p, Interface: iface, Usable: true})
+		next.Blocks = append(next.Blocks, InterfaceBlock{Prefix: p, Interface: iface, Usable: true})
 	}
 	i.register.interfaces = &next
 	return nil

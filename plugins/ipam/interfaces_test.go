@@ -13,7 +13,6 @@ import (
 
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/plugins/ipam"
 )
 
@@ -36,7 +35,7 @@ func two(usable bool) ipam.InterfaceState {
 		s.Uplinks = append(s.Uplinks, ipam.Uplink{
 			Interface: x.id, MAC: "02:00:00:00:00:01", Ranges: []cloud.Range{{CIDR: netip.MustParsePrefix("10.9.0.0/24")}},
 		})
-		s.Blocks = append(s.Blocks, datastore.GrantedBlock{Prefix: netip.MustParsePrefix(x.address), Interface: x.id, Usable: x.usable})
+		s.Blocks = append(s.Blocks, ipam.InterfaceBlock{Prefix: netip.MustParsePrefix(x.address), Interface: x.id, Usable: x.usable})
 	}
 	return s
 }
@@ -60,7 +59,7 @@ func (n *node) ids() (all []string) {
 // interfacesAre makes the interfaces those of s, as an InterfaceChange does.
 func (n *node) interfacesAre(s ipam.InterfaceState) []controller.Event {
 	follow, err := n.update(&ipam.InterfaceChange{
-		Uplinks: s.Uplinks, Grant: datastore.Grant{Blocks: s.Blocks}, OnDone: func(error) {},
+		InterfaceState: s, OnDone: func(error) {},
 	})
 	n.g.Expect(err).NotTo(HaveOccurred())
 	n.g.Expect(n.Commit(context.Background())).To(Succeed())
@@ -93,10 +92,10 @@ func TestABlockThatPodsCannotHaveStopsNoOther(t *testing.T) {
 			n.pools(in("blue", aPool("blue", 1, "10.9.7.0/24 28")))
 			s := two(true)
 			for _, bad := range []string{"10.96.0.9/32", "10.9.7.200/32"} {
-				s.Blocks = append(s.Blocks, datastore.GrantedBlock{Prefix: netip.MustParsePrefix(bad), Interface: "eni-2", Usable: true})
+				s.Blocks = append(s.Blocks, ipam.InterfaceBlock{Prefix: netip.MustParsePrefix(bad), Interface: "eni-2", Usable: true})
 			}
 			ev := &ipam.InterfaceChange{
-				Uplinks: s.Uplinks, Grant: datastore.Grant{Blocks: s.Blocks}, Found: found, OnDone: func(error) {},
+				InterfaceState: s, Found: found, OnDone: func(error) {},
 			}
 			if found {
 				n.g.Expect(n.resyncWith(ev)).To(Succeed())

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/ipam/datastore"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
 )
@@ -109,11 +108,11 @@ func TestAnInterfacesModeKeepsTheGatewaysOfPods(t *testing.T) {
 	n.start("cadastre: {podBlocks: interfaces, coolDown: 60s}")
 	n.g.Expect(n.resyncWith(&controller.DBResync{})).To(Succeed())
 	gives := func(blocks ...string) {
-		g := datastore.Grant{}
+		ev := &ipam.InterfaceChange{OnDone: func(error) {}}
+		ev.Uplinks = []ipam.Uplink{{Interface: "eni-1"}}
 		for _, b := range blocks {
-			g.Blocks = append(g.Blocks, datastore.GrantedBlock{Prefix: netip.MustParsePrefix(b), Interface: "eni-1", Usable: true})
+			ev.Blocks = append(ev.Blocks, ipam.InterfaceBlock{Prefix: netip.MustParsePrefix(b), Interface: "eni-1", Usable: true})
 		}
-		ev := &ipam.InterfaceChange{Grant: g, Uplinks: []ipam.Uplink{{Interface: "eni-1"}}, OnDone: func(error) {}}
 		_, err := n.update(ev)
 		n.g.Expect(err).NotTo(HaveOccurred())
 	}

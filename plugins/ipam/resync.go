@@ -55,7 +55,7 @@ func (i *IPAM) Resync(
 		return err
 	}
 	if change != nil {
-		i.restoreClaims(change.Grant.Claims)
+		i.restoreClaims(change.Claims)
 	}
 	if err := i.occupyReported(s, kubeStateData); err != nil {
 		return err
