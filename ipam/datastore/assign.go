@@ -79,12 +79,10 @@ func (ds *DataStore) assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 		pool, wait, ok := ds.ledger.FirstFree(f, ds.order[f])
 		if ok {
 			req.Pool = pool
-			req.Listed = ds.shared != nil
 			a, fresh, err := ds.ledger.ClaimAddr(ctx, &req)
 			switch {
 			case err == nil && fresh:
-				ds.counts.assigned.Add(1)
-				return Assigned{a, ds.subpoolOf(pool, single(a)).device()}, nil
+				return Assigned{a, ds.subpools[pool].device()}, nil
 			case errors.Is(err, ledger.ErrExhausted):
 				continue // another call was faster
 			case err != nil && !errors.Is(err, ledger.ErrKeyHeld):
@@ -96,7 +94,6 @@ func (ds *DataStore) assign(ctx context.Context, key IPAMKey, pod IPAMMetadata, 
 		case len(have) > 0:
 			return ds.repeat(ctx, have, f)
 		case !ok:
-			ds.counts.noAddress.Add(1)
 			return Assigned{}, ds.noAddress(f, wait)
 		}
 	}
@@ -122,7 +119,7 @@ func (ds *DataStore) repeat(ctx context.Context, all []ledger.Lease, f ledger.Fa
 	if err := ds.ledger.Begin().Commit(ctx); err != nil {
 		return Assigned{}, err
 	}
-	s := ds.subpoolOf(have.Pool, single(have.Addr))
+	s := ds.subpools[have.Pool]
 	switch {
 	case s == nil:
 		return Assigned{}, fmt.Errorf("it has %s: %w", have.Addr, ErrNotAttached)
@@ -137,7 +134,7 @@ func (ds *DataStore) repeat(ctx context.Context, all []ledger.Lease, f ledger.Fa
 func (ds *DataStore) noAddress(f ledger.Family, wait time.Duration) error {
 	total := uint64(0)
 	for _, b := range ds.blocks {
-		if b.of.family == f && b.of.prefixes == ds.opt.PrefixMode && !b.of.of.Excluded && !b.lost {
+		if b.of.family == f && b.of.prefixes == ds.opt.PrefixMode && !b.of.of.Excluded {
 			total += addrspace.Size(b.prefix)
 		}
 	}
@@ -169,7 +166,7 @@ func (ds *DataStore) Unassign(ctx context.Context, key IPAMKey) (Assigned, error
 		return Assigned{}, ErrUnknownPod
 	case of == nil:
 		return Assigned{a, -1}, nil
-	case ds.shared == nil && of.prefixes != ds.opt.PrefixMode:
+	case of.prefixes != ds.opt.PrefixMode:
 		ds.removeUnused(a)
 	}
 	return Assigned{a, of.of.Device}, nil
@@ -194,8 +191,7 @@ func (ds *DataStore) unassign(ctx context.Context, key IPAMKey) (netip.Addr, *su
 	if err != nil || !a.IsValid() {
 		return a, nil, err
 	}
-	ds.counts.released.Add(1)
-	return a, ds.subpoolOf(pool, single(a)), nil
+	return a, ds.subpools[pool], nil
 }
 
 // removeUnused removes the block of an address, which is of the other mode, if

@@ -6,10 +6,8 @@ package datastore
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -18,7 +16,6 @@ import (
 type block struct {
 	prefix netip.Prefix
 	of     *subpool
-	lost   bool // the cloud no longer has it, but pods do
 }
 
 // AddIPv4AddressToStore adds an address to an interface.
@@ -44,9 +41,6 @@ func (ds *DataStore) add(eniID string, p netip.Prefix, isPrefix bool) error {
 		return err
 	}
 	defer ds.lock()()
-	if ds.shared != nil {
-		return ds.addShared(eniID, []netip.Prefix{p}, func(netip.Prefix) bool { return isPrefix })
-	}
 	a := ds.attached[eniID]
 	if a == nil {
 		return ds.logged(&Error{Code: UnknownENIError, ENI: eniID, IP: p.String()})
@@ -61,7 +55,6 @@ func (ds *DataStore) add(eniID string, p netip.Prefix, isPrefix bool) error {
 		return fmt.Errorf("add %s to interface %q: %w", p, eniID, err)
 	}
 	ds.blocks = slices.Insert(ds.blocks, i, b)
-	delete(ds.removed, p)
 	if err := ds.placeRestored(b); err != nil {
 		ds.opt.Log.Error("restored addresses could not move to their interface: they are assigned to no other pod",
 			"interface", eniID, "block", p, "error", err)
@@ -72,57 +65,6 @@ func (ds *DataStore) add(eniID string, p netip.Prefix, isPrefix bool) error {
 func checkBlock(eniID string, p netip.Prefix) error {
 	if !p.IsValid() || p != p.Masked() || p.Addr().Zone() != "" || p.Addr().Is4In6() {
 		return fmt.Errorf("add %s to interface %q: want an address, or a prefix without host bits", p, eniID)
-	}
-	return nil
-}
-
-// AddBlocks adds addresses and prefixes to an interface, all of them or none. A prefix
-// of one address is a single address. A store with a ledger of its own adds them one by
-// one, up to the first error.
-func (ds *DataStore) AddBlocks(eniID string, blocks []netip.Prefix) error {
-	isPrefix := func(p netip.Prefix) bool { return !p.IsSingleIP() }
-	if ds.shared == nil {
-		for _, p := range blocks {
-			if err := ds.add(eniID, p, isPrefix(p)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	for _, p := range blocks {
-		if err := checkBlock(eniID, p); err != nil {
-			return err
-		}
-	}
-	defer ds.lock()()
-	return ds.addShared(eniID, blocks, isPrefix)
-}
-
-// addShared adds blocks to an interface of a store with a shared ledger.
-func (ds *DataStore) addShared(eniID string, blocks []netip.Prefix, isPrefix func(netip.Prefix) bool) error {
-	a := ds.attached[eniID]
-	if a == nil {
-		return ds.logged(&Error{Code: UnknownENIError, ENI: eniID})
-	}
-	next := slices.Clone(ds.blocks)
-	for _, p := range blocks {
-		i, other, overlaps := ds.findIn(next, p)
-		b := block{prefix: p, of: a.subpool(ledger.FamilyOf(p.Addr()), isPrefix(p))}
-		switch {
-		case !overlaps:
-			next = slices.Insert(next, i, b)
-		case other.prefix == p && (other.lost || other.of.of.lost):
-			next[i] = b
-		default:
-			why := fmt.Sprintf("interface %q has %s", other.of.of.ID, other.prefix)
-			return ds.logged(&Error{Code: IPAlreadyInStoreError, ENI: eniID, IP: p.String(), Why: why})
-		}
-	}
-	if _, err := ds.share(next, nil); err != nil {
-		return fmt.Errorf("add %v to interface %q: %w", blocks, eniID, err)
-	}
-	for _, p := range blocks {
-		delete(ds.removed, p)
 	}
 	return nil
 }
@@ -146,11 +88,7 @@ func (ds *DataStore) setBlocks(s *subpool, prefixes []netip.Prefix, released []l
 
 // find returns the block that overlaps p, or the index at which p belongs.
 func (ds *DataStore) find(p netip.Prefix) (i int, b block, overlaps bool) {
-	return ds.findIn(ds.blocks, p)
-}
-
-// findIn is find among sorted blocks.
-func (ds *DataStore) findIn(all []block, p netip.Prefix) (i int, b block, overlaps bool) {
+	all := ds.blocks
 	i, found := slices.BinarySearchFunc(all, p.Addr(), func(b block, a netip.Addr) int {
 		return b.prefix.Addr().Compare(a)
 	})
@@ -174,8 +112,7 @@ func (ds *DataStore) prefixes(s *subpool) (all []netip.Prefix) {
 }
 
 // DelIPv4AddressFromStore removes an address from an interface. With force the
-// pod of the address loses it; with a shared ledger the pod keeps it, and the address is
-// not assigned again. If the checkpoint cannot be written, nothing is removed.
+// pod of the address loses it. If the checkpoint cannot be written, nothing is removed.
 func (ds *DataStore) DelIPv4AddressFromStore(eniID string, ipv4 string, force bool) error {
 	a, err := netip.ParseAddr(ipv4)
 	if err != nil {
@@ -201,37 +138,11 @@ func (ds *DataStore) Remove(eniID string, p netip.Prefix, force bool) error {
 		why := "it is assigned to " + held[0].Key.String()
 		return ds.logged(&Error{Code: IPInUseError, ENI: eniID, IP: p.String(), Why: why})
 	}
-	if force {
-		ds.counts.forcedIPs.Add(uint64(len(held)))
-	}
-	if ds.shared != nil {
-		return ds.removeShared(b, force)
-	}
 	if err := ds.remove(b, held); err != nil {
 		return fmt.Errorf("remove %s from interface %q: %w", p, eniID, err)
 	}
 	for _, l := range held {
 		ds.opt.Log.Warn("a pod lost its address by force", "interface", eniID, "address", l.Addr, "key", l.Key)
-	}
-	return nil
-}
-
-// removeShared removes a block from a shared ledger: without force for its return to the
-// cloud, with force because the cloud no longer has it.
-func (ds *DataStore) removeShared(b block, force bool) error {
-	eni, p := b.of.of.ID, b.prefix
-	if force {
-		if err := ds.forget(func(x block) bool { return x.prefix == p }); err != nil {
-			return fmt.Errorf("remove %s from interface %q: %w", p, eni, err)
-		}
-		return nil
-	}
-	taken, err := ds.returnBlocks(eni, []netip.Prefix{p})
-	switch {
-	case err != nil:
-		return fmt.Errorf("remove %s from interface %q: %w", p, eni, err)
-	case len(taken) == 0:
-		return ds.logged(&Error{Code: IPInUseError, ENI: eni, IP: p.String(), Why: "it is in use, or cooling"})
 	}
 	return nil
 }
@@ -255,8 +166,5 @@ func (ds *DataStore) remove(b block, held []ledger.Lease) error {
 		return err
 	}
 	ds.blocks = slices.DeleteFunc(ds.blocks, func(x block) bool { return is(x.prefix) })
-	now := ds.opt.Uptime()
-	maps.DeleteFunc(ds.removed, func(_ netip.Prefix, at time.Duration) bool { return now-at >= 60*recentRemoval })
-	ds.removed[b.prefix] = now
 	return nil
 }

@@ -33,9 +33,9 @@ type CheckpointEntry struct {
 	CoolingSince *time.Duration `json:"coolingSince,omitempty"`
 }
 
-// PerAddress returns the entries with one address each: an entry with an address of each
+// perAddress returns the entries with one address each: an entry with an address of each
 // family becomes two.
-func PerAddress(all []CheckpointEntry) []CheckpointEntry {
+func perAddress(all []CheckpointEntry) []CheckpointEntry {
 	each := make([]CheckpointEntry, 0, len(all))
 	for _, e := range all {
 		if e.IPv4 != "" && e.IPv6 != "" {
@@ -46,26 +46,6 @@ func PerAddress(all []CheckpointEntry) []CheckpointEntry {
 		each = append(each, e)
 	}
 	return each
-}
-
-// perKey returns the entries with one of each key, as other readers of the format want them.
-// Those readers take the address of their family, and one entry of a key counts.
-func perKey(all []CheckpointEntry) []CheckpointEntry {
-	merged, at := make([]CheckpointEntry, 0, len(all)), map[IPAMKey]int{}
-	for _, e := range all {
-		i, found := at[e.IPAMKey]
-		if !found {
-			at[e.IPAMKey] = len(merged)
-			merged = append(merged, e)
-			continue
-		}
-		if m := &merged[i]; m.IPv4 == "" {
-			m.IPv4 = e.IPv4
-		} else if m.IPv6 == "" {
-			m.IPv6 = e.IPv6
-		}
-	}
-	return merged
 }
 
 // addr parses the address of e.

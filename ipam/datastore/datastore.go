@@ -32,13 +32,6 @@ type Options struct {
 	// Links lists the network interfaces of the host. ReadBackingStore releases
 	// the addresses of pods whose interface is missing; nil: it does not look.
 	Links func() ([]string, error)
-
-	// Ledger is a ledger that other callers claim addresses of, too; nil: the store opens
-	// its own. The journal of that ledger keeps the leases: the Checkpointer is read and
-	// not written. Pool and Grants are required with it.
-	Ledger *ledger.Ledger
-	Pool   string  // of Ledger, with the blocks of all interfaces
-	Grants Granter // changes the blocks of Ledger
 }
 
 func (o *Options) defaults() {
@@ -69,12 +62,8 @@ type DataStore struct {
 	ledger  *ledger.Ledger
 	failed  error // of opening the ledger
 
-	shared *shared    // nil: the ledger is the store's own
-	change sync.Mutex // held during a change of interfaces and blocks
-
 	// mu is locked for writing while interfaces and blocks change, and for
-	// reading by all other calls. With a shared ledger it is unlocked while the Granter
-	// works.
+	// reading by all other calls.
 	mu       sync.RWMutex
 	attached map[string]*attachment
 	subpools map[string]*subpool // by the name of their pool
@@ -83,9 +72,6 @@ type DataStore struct {
 	unplaced bool                // the ledger may have leases of interfaces that are not attached
 	refused  error               // why ReadBackingStore refused the checkpoint: nothing is assigned
 
-	removed   map[netip.Prefix]time.Duration // uptime of the removal of blocks
-	exhausted *time.Duration                 // uptime at which the cloud had no more addresses
-	counts    counts
 }
 
 // NewDataStore returns an empty store with the default parameters.
@@ -104,11 +90,6 @@ func New(opt Options) *DataStore {
 		opt:                      opt,
 		attached:                 map[string]*attachment{},
 		subpools:                 map[string]*subpool{},
-		removed:                  map[netip.Prefix]time.Duration{},
-	}
-	if opt.Ledger != nil {
-		ds.ledger, ds.shared = opt.Ledger, newShared(opt)
-		return ds
 	}
 	var j ledger.Journal = ledger.NullJournal{}
 	if _, null := opt.Checkpoint.(NullCheckpoint); !null {
@@ -125,25 +106,8 @@ func New(opt Options) *DataStore {
 
 // lock begins a change of interfaces and blocks, and returns the function that ends it.
 func (ds *DataStore) lock() (unlock func()) {
-	ds.change.Lock()
 	ds.mu.Lock()
-	return func() {
-		ds.mu.Unlock()
-		ds.change.Unlock()
-	}
-}
-
-// subpoolOf returns the subpool of a block or an address of the ledger; nil: it is of no
-// interface. ds.mu is locked.
-func (ds *DataStore) subpoolOf(pool string, p netip.Prefix) *subpool {
-	if ds.shared == nil {
-		return ds.subpools[pool]
-	}
-	if pool != ds.shared.pool {
-		return nil
-	}
-	_, b, _ := ds.find(p)
-	return b.of
+	return ds.mu.Unlock
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -13,10 +13,8 @@
 // address or prefix is a block, and an IPAMKey is the key of a lease. The DataStore has
 // the interfaces and which block is of which.
 //
-// With Options.Ledger the ledger is another program's, or that of an agent with further
-// callers. All blocks then are in one pool of it, which a Granter changes, and the
-// ledger's journal keeps the leases. A block on its way back to the cloud waits in
-// ReturningPool until the cloud no longer shows it.
+// No program of this project imports this package: plugins/interfaces does the same for an
+// agent, over the agent's ledger and through its event loop.
 //
 // # Concurrency
 //

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -31,7 +30,6 @@ type Interface struct {
 type attachment struct {
 	Interface
 	created  time.Duration // uptime
-	lost     bool          // the cloud no longer has it, but pods have its addresses
 	subpools [2][2]*subpool
 }
 
@@ -51,19 +49,6 @@ func newAttachment(i Interface, created time.Duration) *attachment {
 		a.subpools[f] = [2]*subpool{
 			{pool: fmt.Sprintf("%s/%s/addresses", i.ID, f), of: a, family: f},
 			{pool: fmt.Sprintf("%s/%s/prefixes", i.ID, f), of: a, family: f, prefixes: true},
-		}
-	}
-	return a
-}
-
-// newAttachment returns an interface whose subpools are those of the store's ledger.
-func (ds *DataStore) newAttachment(i Interface) *attachment {
-	a := newAttachment(i, ds.opt.Uptime())
-	if ds.shared != nil {
-		for _, kinds := range a.subpools {
-			for _, s := range kinds {
-				s.pool = ds.shared.pool
-			}
 		}
 	}
 	return a
@@ -99,19 +84,11 @@ func (ds *DataStore) AddInterface(i Interface) error {
 	if ds.failed != nil {
 		return fmt.Errorf("add interface %q: %w", i.ID, ds.failed)
 	}
-	if a := ds.attached[i.ID]; a != nil && !a.lost {
+	if ds.attached[i.ID] != nil {
 		return ds.logged(&Error{Code: DuplicatedENIError, ENI: i.ID})
 	}
-	a := ds.newAttachment(i)
-	if was := ds.attached[i.ID]; was != nil { // it is back
-		a = was
-		a.Interface, a.lost = i, false
-	}
+	a := newAttachment(i, ds.opt.Uptime())
 	ds.attached[i.ID] = a
-	if ds.shared != nil {
-		ds.sortPools()
-		return nil
-	}
 	for _, kinds := range a.subpools {
 		for _, s := range kinds {
 			ds.subpools[s.pool] = s
@@ -128,24 +105,14 @@ func (ds *DataStore) Exclude(eniID string, excluded bool) error {
 	if a == nil {
 		return ds.logged(&Error{Code: UnknownENIError, ENI: eniID})
 	}
-	was := a.Excluded
 	a.Excluded = excluded
 	ds.sortPools()
-	if ds.shared == nil || was == excluded {
-		return nil
-	}
-	if _, err := ds.share(ds.blocks, nil); err != nil {
-		a.Excluded = was
-		ds.sortPools()
-		return fmt.Errorf("exclude interface %q: %w", eniID, err)
-	}
 	return nil
 }
 
 // RemoveENIFromDataStore removes an interface with its addresses. With force the
-// pods of the interface lose their addresses; with a shared ledger they keep them, and
-// the interface is removed with the last of them. If the checkpoint cannot be
-// written, nothing is removed.
+// pods of the interface lose their addresses. If the checkpoint cannot be written,
+// nothing is removed.
 func (ds *DataStore) RemoveENIFromDataStore(eniID string, force bool) error {
 	defer ds.lock()()
 	a := ds.attached[eniID]
@@ -161,45 +128,10 @@ func (ds *DataStore) RemoveENIFromDataStore(eniID string, force bool) error {
 			Why:  fmt.Sprintf("%d pods have addresses of it", len(held)),
 		})
 	}
-	var err error
-	switch {
-	case ds.shared == nil:
-		err = ds.detach(a, held)
-	case force:
-		a.lost = true
-		if err = ds.forget(func(b block) bool { return b.of.of == a }); err != nil {
-			a.lost = false
-		}
-	default:
-		_, err = ds.detachShared(a)
-	}
-	if err != nil {
+	if err := ds.detach(a, held); err != nil {
 		return fmt.Errorf("remove interface %q: %w", eniID, err)
 	}
-	if force {
-		ds.counts.forcedENIs.Add(1)
-		ds.counts.forcedIPs.Add(uint64(len(held)))
-	}
 	return nil
-}
-
-// detachShared takes the blocks of an interface out of the shared ledger, and removes it
-// if none of them is in use.
-func (ds *DataStore) detachShared(a *attachment) (bool, error) {
-	var all []netip.Prefix
-	for _, b := range ds.blocks {
-		if b.of.of == a {
-			all = append(all, b.prefix)
-		}
-	}
-	taken, err := ds.returnBlocks(a.ID, all)
-	if err != nil || len(taken) < len(all) {
-		return false, err
-	}
-	delete(ds.attached, a.ID)
-	ds.shared.deleting[a.ID] = ds.opt.Uptime()
-	ds.sortPools()
-	return true, nil
 }
 
 // detach releases the leases of a and removes it. ds.mu is locked.
@@ -243,10 +175,6 @@ func release(st *ledger.Stage, held []ledger.Lease) error {
 // and can be detached.
 func (ds *DataStore) sortPools() {
 	ds.order = [2][]string{}
-	if ds.shared != nil {
-		ds.order = [2][]string{{ds.shared.pool}, {ds.shared.pool}}
-		return
-	}
 	for _, a := range ds.sorted() {
 		if a.Excluded {
 			continue
@@ -267,7 +195,7 @@ func (ds *DataStore) sorted() []*attachment {
 // held returns the leases of pods in the subpools that want selects.
 func (ds *DataStore) held(want func(*subpool) bool) (held []ledger.Lease) {
 	for _, l := range ds.ledger.Leases() {
-		if s := ds.subpoolOf(l.Pool, single(l.Addr)); s != nil && l.State == ledger.Held && want(s) {
+		if s := ds.subpools[l.Pool]; s != nil && l.State == ledger.Held && want(s) {
 			held = append(held, l)
 		}
 	}

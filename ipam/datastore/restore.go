@@ -36,15 +36,13 @@ type restored struct {
 // called once, after the known interfaces were added and before the first
 // assignment. Without a checkpoint the store begins empty. If the checkpoint
 // cannot be read, the error says what to do, and nothing is assigned until a
-// later call succeeds. The checkpoint is not written. With a shared ledger an entry is
-// claimed together with the grant of the block that contains it.
+// later call succeeds. The checkpoint is not written.
 func (ds *DataStore) ReadBackingStore() error {
 	defer ds.lock()()
 	if ds.failed != nil {
 		return fmt.Errorf("restore the checkpoint: %w", ds.failed)
 	}
-	if ds.shared == nil &&
-		slices.ContainsFunc(ds.ledger.Leases(), func(x ledger.Lease) bool { return x.State == ledger.Held }) {
+	if slices.ContainsFunc(ds.ledger.Leases(), func(x ledger.Lease) bool { return x.State == ledger.Held }) {
 		return fmt.Errorf(
 			"restore the checkpoint: addresses are assigned already: want one call, before the first assignment",
 		)
@@ -80,12 +78,6 @@ func (ds *DataStore) restore() error {
 	if err != nil {
 		return fmt.Errorf("%w: drain the node, remove the checkpoint and reboot, or correct it", err)
 	}
-	if ds.shared != nil {
-		for _, e := range entries {
-			ds.shared.restored[e.addr] = e
-		}
-		return nil
-	}
 	if ds.journal == nil {
 		return ds.occupy(entries)
 	}
@@ -107,7 +99,7 @@ func (ds *DataStore) examine(data CheckpointData) ([]restored, error) {
 		return nil, err
 	}
 	now := ds.opt.Uptime()
-	assigned, cooling := PerAddress(data.Allocations), PerAddress(data.Cooling)
+	assigned, cooling := perAddress(data.Allocations), perAddress(data.Cooling)
 	entries := make([]restored, 0, len(assigned)+len(cooling))
 	type owner struct {
 		IPAMKey

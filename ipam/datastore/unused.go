@@ -19,15 +19,13 @@ const minENIAge = time.Minute
 const prefixSize = 16
 
 // RemoveUnusedENIFromStore removes an unused interface without which the targets
-// are met, and returns its ID; "": there is none.
+// are met, and returns its ID; "": there is none. It removes at most one, the one with the
+// highest device number.
 func (ds *DataStore) RemoveUnusedENIFromStore(warmIPTarget int, minimumIPTarget int) string {
-	return ds.RemoveUnusedENI(Targets{WarmIP: warmIPTarget, MinimumIP: minimumIPTarget})
-}
-
-// RemoveUnusedENI is RemoveUnusedENIFromStore for all targets except WarmENI, which
-// the caller checks. It removes at most one interface, the one with the highest
-// device number.
-func (ds *DataStore) RemoveUnusedENI(t Targets) string {
+	t := targets{warmIPTarget, minimumIPTarget}
+	if ds.opt.PrefixMode {
+		t = targets{roundUp(warmIPTarget), roundUp(minimumIPTarget)}
+	}
 	defer ds.lock()()
 	var all [2]map[*attachment]Stats // by family
 	for f := range all {
@@ -39,28 +37,22 @@ func (ds *DataStore) RemoveUnusedENI(t Targets) string {
 			ds.opt.Log.Debug("an interface stays", "interface", a.ID, "because", why)
 			continue
 		}
-		err, detached := error(nil), true
-		if ds.shared != nil {
-			detached, err = ds.detachShared(a)
-		} else {
-			err = ds.detach(a, nil)
-		}
-		if err != nil {
+		if err := ds.detach(a, nil); err != nil {
 			ds.opt.Log.Error("an unused interface cannot be removed", "interface", a.ID, "error", err)
 			return ""
-		}
-		if !detached { // an address was assigned meanwhile
-			continue
 		}
 		return a.ID
 	}
 	return ""
 }
 
+// targets holds the free addresses and the addresses in total that a node wants.
+type targets struct{ warm, minimum int }
+
 // keepsFamilies returns the reason for which a stays; "": it can be removed. The targets
 // count for each family of which a has addresses: free ones of the other family do not
 // replace them.
-func (ds *DataStore) keepsFamilies(a *attachment, all [2]map[*attachment]Stats, t Targets, now time.Duration) string {
+func (ds *DataStore) keepsFamilies(a *attachment, all [2]map[*attachment]Stats, t targets, now time.Duration) string {
 	if all[0][a].Total+all[1][a].Total == 0 {
 		return ds.keeps(a, Stats{}, sum(all[0]).plus(sum(all[1])), t, now)
 	}
@@ -76,10 +68,7 @@ func (ds *DataStore) keepsFamilies(a *attachment, all [2]map[*attachment]Stats, 
 }
 
 // keeps returns the reason for which a stays by the counts of a family; "": it can be removed.
-func (ds *DataStore) keeps(a *attachment, mine, total Stats, t Targets, now time.Duration) string {
-	if ds.opt.PrefixMode {
-		t.WarmIP, t.MinimumIP = roundUp(t.WarmIP), roundUp(t.MinimumIP)
-	}
+func (ds *DataStore) keeps(a *attachment, mine, total Stats, t targets, now time.Duration) string {
 	free := total.Free() - mine.Free()
 	switch {
 	case a.Primary:
@@ -88,20 +77,16 @@ func (ds *DataStore) keeps(a *attachment, mine, total Stats, t Targets, now time
 		return "it is the trunk"
 	case a.EFA:
 		return "it is an EFA device"
-	case a.Foreign:
-		return "another program has made it"
 	case now-a.created < minENIAge:
 		return "it is younger than a minute"
 	case mine.Assigned > 0:
 		return "pods have addresses of it"
 	case mine.Cooling > 0:
 		return "addresses of it are cooling"
-	case t.WarmIP > 0 && free < t.WarmIP:
+	case t.warm > 0 && free < t.warm:
 		return "too few addresses would be free"
-	case t.MinimumIP > 0 && total.Total-mine.Total < t.MinimumIP:
+	case t.minimum > 0 && total.Total-mine.Total < t.minimum:
 		return "too few addresses would be left"
-	case ds.opt.PrefixMode && total.FreePrefixes-mine.FreePrefixes < t.WarmPrefix:
-		return "too few prefixes would be free"
 	}
 	return ""
 }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/cadastre/cadastre/ledger"
 )
@@ -44,7 +43,7 @@ func (ds *DataStore) stats(want func(*subpool) bool) map[*attachment]Stats {
 		return all
 	}
 	for _, b := range ds.ledger.Stats() {
-		of := ds.subpoolOf(b.Pool, b.Block)
+		of := ds.subpools[b.Pool]
 		if of == nil || !want(of) {
 			continue
 		}
@@ -147,7 +146,7 @@ func (ds *DataStore) pool(want func(*attachment) bool) ENIPool {
 		slices.Sort(e.Prefixes)
 	}
 	for _, x := range ds.ledger.Leases() {
-		s := ds.subpoolOf(x.Pool, single(x.Addr))
+		s := ds.subpools[x.Pool]
 		if s == nil || !want(s.of) {
 			continue
 		}
@@ -223,7 +222,7 @@ func (ds *DataStore) GetENIBlocks(eniID string) (addresses []netip.Addr, prefixe
 	}
 	for _, b := range ds.blocks {
 		switch {
-		case b.of.of != a || b.lost:
+		case b.of.of != a:
 		case b.of.prefixes:
 			prefixes = append(prefixes, b.prefix)
 		default:
@@ -257,7 +256,7 @@ func (ds *DataStore) freeable(eniID string, prefixes bool) []netip.Prefix {
 	}
 	var free, cooling []netip.Prefix
 	for _, b := range ds.ledger.Stats() {
-		s := ds.subpoolOf(b.Pool, b.Block)
+		s := ds.subpools[b.Pool]
 		switch {
 		case s == nil || s.of != a || s.prefixes != prefixes || b.Held+b.Quarantined > 0:
 		case b.Cooling > 0:
@@ -273,7 +272,7 @@ func (ds *DataStore) freeable(eniID string, prefixes bool) []netip.Prefix {
 // of interfaces that are not attached.
 func (ds *DataStore) AllocatedIPs() []PodIPInfo {
 	return ds.allocated(func(x ledger.Lease) (int, bool) {
-		s := ds.subpoolOf(x.Pool, single(x.Addr))
+		s := ds.subpools[x.Pool]
 		return s.device(), s != nil
 	})
 }
@@ -281,24 +280,7 @@ func (ds *DataStore) AllocatedIPs() []PodIPInfo {
 // Unplaced returns the restored addresses whose interface is not attached. They
 // are assigned to no other pod.
 func (ds *DataStore) Unplaced() []PodIPInfo {
-	if ds.shared != nil {
-		return ds.unplacedShared()
-	}
 	return ds.allocated(func(x ledger.Lease) (int, bool) { return -1, x.Pool == unplaced })
-}
-
-// unplacedShared returns the entries of the checkpoint that wait for their interface.
-func (ds *DataStore) unplacedShared() []PodIPInfo {
-	ds.mu.RLock()
-	defer ds.mu.RUnlock()
-	all := []PodIPInfo{}
-	for a, e := range ds.shared.restored {
-		if !e.cools {
-			all = append(all, PodIPInfo{IPAMKey: e.IPAMKey, IP: a.String(), DeviceNumber: -1})
-		}
-	}
-	slices.SortFunc(all, func(x, y PodIPInfo) int { return strings.Compare(x.IP, y.IP) })
-	return all
 }
 
 func (ds *DataStore) allocated(device func(ledger.Lease) (int, bool)) []PodIPInfo {
@@ -325,8 +307,7 @@ func (ds *DataStore) Check() (findings []string) {
 	defer ds.mu.RUnlock()
 	pools := map[netip.Prefix]string{}
 	for _, b := range ds.ledger.Stats() {
-		inUse := b.State == ledger.Active || b.Held+b.Quarantined > 0
-		if ds.shared == nil && b.Pool != unplaced || ds.shared != nil && b.Pool == ds.shared.pool && inUse {
+		if b.Pool != unplaced {
 			pools[b.Block] = b.Pool
 		}
 	}
@@ -336,10 +317,6 @@ func (ds *DataStore) Check() (findings []string) {
 				findings,
 				fmt.Sprintf("%s is of interface %q, which is not attached", b.prefix, b.of.of.ID),
 			)
-		}
-		if ds.shared != nil && !ds.isUsable(b) {
-			delete(pools, b.prefix) // the ledger has it while it has leases
-			continue
 		}
 		if pools[b.prefix] != b.of.pool {
 			findings = append(

@@ -73,9 +73,9 @@ func exits() map[string]string {
 	const shows = "4|5" // findings, or a witness is missing: the kernel shows the namespaces of the whole machine
 	return map[string]string{
 		"cadastre check": shows,
-		"cadastre explain address 10.1.5.7 --at 14:05":            "1", // the history of the page's node begins later
-		"cadastre explain address 10.231.0.18":                    "1", // the page's address is of another node's block
-		"curl -s http://127.0.0.1:10262/metrics | grep -e awscni": "1", // a node without a cloud has none
+		"cadastre explain address 10.1.5.7 --at 14:05":                         "1", // the history of the page's node begins later
+		"cadastre explain address 10.231.0.18":                                 "1", // the page's address is of another node's block
+		"curl -s http://127.0.0.1:10262/metrics | grep -e cadastre_interfaces": "1", // a node without a cloud has none
 	}
 }
 

@@ -95,7 +95,6 @@ func TestACancelledContextIsRefused(t *testing.T) {
 		},
 		"datastore: unassign":      func() error { _, err := ds.Unassign(ctx, containerKey("a")); return err },
 		"datastore: unassign none": func() error { _, err := ds.Unassign(ctx, containerKey("b")); return err },
-		"datastore: reconcile":     func() error { return ds.Reconcile(ctx, []datastore.Attachment{{}}, nil) },
 		"docker: make":             func() error { _, err := ipamapi.New(ctx, ipamapi.Deps{Ledger: l}); return err },
 		"docker: end a pool":       func() error { _, err := d.EndPool(ctx, docker.PoolID, true); return err },
 		"docker: keep a pool":      func() error { return d.KeepPool(ctx, docker.PoolID) },

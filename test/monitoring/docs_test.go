@@ -19,8 +19,6 @@ import (
 
 const page = "../../docs/metrics.md"
 
-// update writes what is generated instead of comparing it.
-
 // aliases returns the metric of ours that has the value of a metric with another manager's
 // name; "" is for one that has no other name. ok is false if the name is unknown.
 func aliases(name string) (ours string, ok bool) {
@@ -32,23 +30,6 @@ func aliases(name string) (ours string, ok bool) {
 		"cce_ipam_error_counter":               "cadastre_ipam_errors_total",
 		"cce_kubernetes_events_total":          "",
 		"cce_kubernetes_events_received_total": "",
-
-		"awscni_add_ip_req_count":          "cadastre_allocations_total",
-		"awscni_assigned_ip_addresses":     "cadastre_interfaces_addresses",
-		"awscni_assigned_ip_per_cidr":      "",
-		"awscni_assigned_ip_per_eni":       "",
-		"awscni_del_ip_req_count":          "cadastre_cni_requests_total",
-		"awscni_eni_allocated":             "cadastre_interfaces_attached",
-		"awscni_eni_max":                   "",
-		"awscni_force_removed_enis":        "",
-		"awscni_force_removed_ips":         "",
-		"awscni_ip_max":                    "",
-		"awscni_ipamd_action_inprogress":   "",
-		"awscni_ipamd_error_count":         "",
-		"awscni_no_available_ip_addresses": "cadastre_allocations_total",
-		"awscni_reconcile_count":           "",
-		"awscni_total_ip_addresses":        "cadastre_interfaces_addresses",
-		"awscni_total_ipv4_prefixes":       "cadastre_interfaces_prefixes",
 
 		"node_ipam_controller_cidrset_allocation_tries_per_request": "",
 		"node_ipam_controller_cidrset_cidrs_allocations_total":      "",

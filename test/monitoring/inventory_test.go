@@ -4,12 +4,14 @@
 package monitoring
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,16 +23,19 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/cloud/budget"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/ipam"
-	"github.com/cadastre/cadastre/ipam/datastore"
+	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/operator/audit"
 	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/ksr"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/nodeipam"
+	"github.com/cadastre/cadastre/plugins/interfaces"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/reclaim"
 	"github.com/cadastre/cadastre/plugins/restapi"
@@ -67,7 +72,7 @@ func rooms(t *testing.T) []room {
 	sets := filledSets()
 	return []room{
 		{Name: "agent", register: []prometheus.Collector{filledAgent(t).Registry}},
-		{Name: "interfaces", register: []prometheus.Collector{filledStore(g)}},
+		{Name: "interfaces", register: []prometheus.Collector{filledInterfaces(t)}},
 		{Name: "cloud", register: []prometheus.Collector{filledBudget(t)}},
 		{Name: "operator", register: []prometheus.Collector{
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "cadastre_operator_leader", Help: "1 while this process leads and its controllers run, else 0."}, func() float64 { return 0 }),
@@ -108,19 +113,32 @@ func filledAgent(t *testing.T) *restapi.Metrics {
 	return m
 }
 
-func filledStore(g Gomega) prometheus.Collector {
-	ds := datastore.NewDataStore(slog.New(slog.DiscardHandler), datastore.NullCheckpoint{})
-	g.Expect(ds.ReadBackingStore()).To(Succeed())
-	g.Expect(ds.AddENI("eni-1", 0, true, false)).To(Succeed())
-	g.Expect(ds.AddIPv4AddressToStore("eni-1", "10.0.0.1")).To(Succeed())
-	m := datastore.NewMetrics(ds)
-	_, _, err := ds.AssignPodIPv4Address(datastore.IPAMKey{NetworkName: "n", ContainerID: "c", IfName: "eth0"})
+func filledInterfaces(t *testing.T) prometheus.Collector {
+	t.Helper()
+	g := NewWithT(t)
+	book, err := ledger.Open(t.Context(), ledger.NullJournal{}, ledger.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
-	m.Added(false)
-	m.Deleted("GC")
-	m.Error("round")
-	m.Reconciled("reconcile")()
-	return m
+	file, err := bolt.OpenFile(filepath.Join(t.TempDir(), "cadastre.db"), bolt.FileOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = file.Close() })
+	ended, cancel := context.WithCancel(t.Context())
+	plugin, err := interfaces.New(t.Context(), interfaces.Deps{
+		Log:      slog.New(slog.DiscardHandler),
+		Families: []ledger.Family{ledger.IPv4},
+		Ledger:   book,
+		Records:  file.Records("interfaces"),
+		Open:     func(context.Context) (cloud.Cloud, error) { return memcloud.New(memcloud.Config{}), nil },
+		Instance: func(context.Context) (string, error) { return "no-machine", nil },
+		Now:      time.Now,
+		Uptime:   func() time.Duration { return time.Hour },
+		After: func(time.Duration) <-chan time.Time { // one round, whose reading fails
+			cancel()
+			return nil
+		},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(plugin.Run(ended)).To(Succeed())
+	return plugin.Metrics()
 }
 
 func filledBudget(t *testing.T) prometheus.Collector {
