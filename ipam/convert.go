@@ -10,7 +10,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/ipam/nodeset"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // setOf converts the node's object: each address has the MAC of its interface, and the

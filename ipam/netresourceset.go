@@ -7,8 +7,8 @@ import (
 	"net/netip"
 
 	"github.com/cadastre/cadastre/api/handshake"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // NetResourceSet holds the part of the object of that name that this package uses:

@@ -10,8 +10,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // thresholds returns the thresholds of the set, or the defaults.

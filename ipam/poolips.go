@@ -11,9 +11,9 @@ import (
 	"slices"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/ledger/addrspace"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // poolIPs holds the single addresses, and blocks of them, of a NetResourceSet. It is a

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // resources holds what a NetResourceSet gives this node. IPAM.change guards it.

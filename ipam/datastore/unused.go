@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cadastre/cadastre/ipam/watermark"
+	"github.com/cadastre/cadastre/api/watermark"
 	"github.com/cadastre/cadastre/ledger"
 )
 

@@ -10,7 +10,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cadastre/cadastre/ipam/watermark"
+	"github.com/cadastre/cadastre/api/watermark"
 )
 
 // Config holds the dependencies and settings of a manager. Instances and API are needed.

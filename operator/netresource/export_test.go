@@ -3,7 +3,7 @@
 
 package netresource
 
-import "github.com/cadastre/cadastre/ipam/watermark"
+import "github.com/cadastre/cadastre/api/watermark"
 
 // WithOldFormula makes a manager use the published formula of the excess, which jumps
 // at Min+Above, to compare.

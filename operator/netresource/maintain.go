@@ -13,8 +13,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/cadastre/cadastre/api/watermark"
 	"github.com/cadastre/cadastre/internal/backoff"
-	"github.com/cadastre/cadastre/ipam/watermark"
 )
 
 // MaintainIPPool runs one round: it allocates the addresses that the node lacks, or

@@ -17,7 +17,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/ipam/watermark"
+	"github.com/cadastre/cadastre/api/watermark"
 )
 
 // NetResource holds one node. Its rounds follow each other: only the goroutine that has

@@ -146,7 +146,7 @@ func (m machine) interfaces() map[netip.Prefix]*attached {
 // description.
 func (m machine) equal(x machine) bool {
 	return maps.EqualFunc(m.withBlocks(), x.withBlocks(), func(a, b *attached) bool {
-		return a.record.equal(b.record) && a.lost == b.lost && slices.Equal(a.gone, b.gone)
+		return a.equal(b.record) && a.lost == b.lost && slices.Equal(a.gone, b.gone)
 	})
 }
 

@@ -100,7 +100,9 @@ func (p *Interfaces) reconcile(ctx context.Context, unconfirmed map[string][]net
 	p.found = true
 	defer func() { p.found = false }()
 	if len(p.view.machine.Interfaces) == 0 {
-		return errors.New("the cloud shows no interface of this machine, want at least the primary one: nothing is changed")
+		return errors.New(
+			"the cloud shows no interface of this machine, want at least the primary one: nothing is changed",
+		)
 	}
 	going := len(p.returning)
 	p.reviewReturning()

@@ -13,9 +13,9 @@ import (
 	"strings"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // Keys of the records.
@@ -102,7 +102,10 @@ func (p *Interfaces) attach() {
 			if other, _ := p.machine.overlapping(b); !has || other != nil {
 				continue
 			}
-			if a.add(b); state == ledger.Draining && a.isUsable(b, p.deps.Config.Prefixes) { // the cloud did not have it
+			if a.add(
+				b,
+			); state == ledger.Draining &&
+				a.isUsable(b, p.deps.Config.Prefixes) { // the cloud did not have it
 				a.lose(b)
 			}
 		}

@@ -6,7 +6,7 @@ package interfaces
 import (
 	"math"
 
-	"github.com/cadastre/cadastre/ipam/watermark"
+	"github.com/cadastre/cadastre/api/watermark"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
 )

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // view is the machine as the last reading has it, with the changes of this agent since,

@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // Interfaces is the source of this node's blocks with podBlocks interfaces. Any goroutine

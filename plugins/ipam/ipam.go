@@ -14,10 +14,10 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 	"github.com/cadastre/cadastre/plugins/ipam/poolplan"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/nodesync/claims"

@@ -23,11 +23,11 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/ipam"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // reporting runs a Reporter over a store that has the node's set, in simulated time.

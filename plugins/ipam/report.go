@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/ipam/nodeset"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // committed holds the state that the loop has committed, for the Reporter of the node's set.

@@ -11,8 +11,8 @@ import (
 	"slices"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/plugins/ipam/addrplan"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // Uplink is a network interface of this node whose addresses pods have.

@@ -15,19 +15,21 @@ import (
 // others are given the time, or are woken.
 func clocks() exceptions {
 	return exceptions{
-		"controller/controller.go: time.NewTimer":        "the deadline of the first resync: waits within the loop, decides nothing that is stored",
-		"controller/healing.go: time.NewTimer":           "the loop's timer of healing after errors",
-		"controller/healing.go: time.NewTicker":          "the loop's timer of periodic healing",
-		"controller/process.go: time.AfterFunc":          "the watchdog of an event: it reports only",
-		"ledger/ledger.go: time.Now":                     "Options.Uptime where none is given",
-		"ledger/ledger.go: time.Since":                   "Options.Uptime where none is given",
-		"ledger/ledger.go: time.NewTimer":                "the ledger's one timer, which no answer depends on",
-		"plugins/podmanager/recover.go: time.NewTicker":  "how often the folder of waiting DELs is looked into, outside of the loop",
-		"plugins/kubestate/kubestate.go: time.After":     "the pause before the store is tried again",
-		"plugins/kubestate/kubestate.go: time.NewTicker": "when the store is probed and the mirror written",
-		"plugins/kubestate/mirror.go: time.After":        "how long the store may take before the mirror is used",
-		"plugins/nodesync/idclaimer.go: time.After":      "the pause between two beats",
-		"plugins/nodesync/claims/claimer.go: time.After": "the pause between two looks at the claims",
+		"controller/controller.go: time.NewTimer":         "the deadline of the first resync: waits within the loop, decides nothing that is stored",
+		"controller/healing.go: time.NewTimer":            "the loop's timer of healing after errors",
+		"controller/healing.go: time.NewTicker":           "the loop's timer of periodic healing",
+		"controller/process.go: time.AfterFunc":           "the watchdog of an event: it reports only",
+		"ledger/ledger.go: time.Now":                      "Options.Uptime where none is given",
+		"ledger/ledger.go: time.Since":                    "Options.Uptime where none is given",
+		"ledger/ledger.go: time.NewTimer":                 "the ledger's one timer, which no answer depends on",
+		"plugins/podmanager/recover.go: time.NewTicker":   "how often the folder of waiting DELs is looked into, outside of the loop",
+		"plugins/kubestate/kubestate.go: time.After":      "the pause before the store is tried again",
+		"plugins/kubestate/kubestate.go: time.NewTicker":  "when the store is probed and the mirror written",
+		"plugins/kubestate/mirror.go: time.After":         "how long the store may take before the mirror is used",
+		"plugins/ipam/nodeset/follow.go: time.NewTimer":   "the pause before the store is read again",
+		"plugins/ipam/nodeset/reporter.go: time.NewTimer": "the pause before the object is written again",
+		"plugins/nodesync/idclaimer.go: time.After":       "the pause between two beats",
+		"plugins/nodesync/claims/claimer.go: time.After":  "the pause between two looks at the claims",
 	}
 }
 

@@ -30,7 +30,7 @@ func roomOf(importPath string) string {
 	rel, ours := strings.CutPrefix(importPath, module+"/")
 	parts := strings.Split(rel, "/")
 	switch {
-	case slices.Contains(append(shared(), "./plugins/contivconf/yamldoc", "./ipam/watermark"), "./"+rel):
+	case slices.Contains(append(shared(), "./plugins/contivconf/yamldoc", "./api/watermark"), "./"+rel):
 		return rel // pure packages, which rooms import that their parents import
 	case !ours, parts[0] == "test", parts[0] == "internal", parts[0] == "docker", parts[0] == "dist":
 		return ""

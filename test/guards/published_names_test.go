@@ -33,7 +33,7 @@ func publishedNames() apis {
 			"netresource":  module + "/operator/netresource",
 			"nodeipam":     module + "/operator/nodeipam",
 			"nodesync":     module + "/plugins/nodesync",
-			"nodeset":      module + "/ipam/nodeset",
+			"nodeset":      module + "/plugins/ipam/nodeset",
 			"poolplan":     module + "/plugins/ipam/poolplan",
 			"prometheus":   "github.com/prometheus/client_golang/prometheus",
 			"runtime":      "k8s.io/apimachinery/pkg/runtime",

@@ -26,9 +26,8 @@ const (
 func large() exceptions {
 	const combinations = "one loop for each input: all combinations are tested"
 	return exceptions{
-		"ipam/datastore/targets_test.go: TestSteadyStates":                            combinations,
-		"ipam/watermark/watermark_test.go: TestAWSHasTheSameFormula":                  combinations,
-		"ipam/watermark/watermark_test.go: states":                                    combinations,
+		"api/watermark/watermark_test.go: TestAWSHasTheSameFormula":                   combinations,
+		"api/watermark/watermark_test.go: states":                                     combinations,
 		"plugins/ipam/poolplan/world_test.go: check":                                  combinations,
 		"plugins/nodesync/claim_faults_test.go: faultAtEachStep":                      combinations,
 		"plugins/nodesync/claim_test.go: TestTheOrderOfIDsAtRandom":                   combinations,

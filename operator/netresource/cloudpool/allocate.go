@@ -13,8 +13,8 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/api/watermark"
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/ipam/watermark"
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 

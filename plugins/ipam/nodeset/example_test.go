@@ -9,7 +9,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/ipam/nodeset"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // The operator wants two addresses back; a pod has one of them.

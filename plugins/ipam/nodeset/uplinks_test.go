@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/ipam/nodeset"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 // TestUplinksAreReadAsTheyWereWritten: a record of any uplinks is read back as they were.

@@ -6,7 +6,7 @@ package watermark_test
 import (
 	"fmt"
 
-	"github.com/cadastre/cadastre/ipam/watermark"
+	"github.com/cadastre/cadastre/api/watermark"
 )
 
 // 8 addresses are to be free, and 16 there at least; 9 of 16 are in use.

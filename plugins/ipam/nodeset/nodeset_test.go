@@ -22,9 +22,9 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/ipam/nodeset"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
+	"github.com/cadastre/cadastre/plugins/ipam/nodeset"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
