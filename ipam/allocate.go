@@ -63,8 +63,8 @@ func addrOf(ip net.IP) (netip.Addr, error) {
 
 // allocateAddr allocates a named address from the allocator of its family.
 func (m *IPAM) allocateAddr(a netip.Addr, owner string, report bool) (*AllocationResult, error) {
-	if x, ok := m.external(ledger.FamilyOf(a)); ok {
-		return m.allocateExternal(x, a, owner, report)
+	if x, ok := m.replaced(ledger.FamilyOf(a)); ok {
+		return m.allocateReplaced(x, a, owner, report)
 	}
 	return m.claimAddr(a, owner, report)
 }
@@ -183,8 +183,8 @@ func (m *IPAM) allocateFamily(family Family, owner string, report bool) (r *Allo
 		fs, err = m.wanted(string(family))
 	}
 	if err == nil {
-		if x, ok := m.external(fs[0]); ok {
-			r, err = m.nextExternal(x, fs[0], request{owner: owner}, report)
+		if x, ok := m.replaced(fs[0]); ok {
+			r, err = m.nextReplaced(x, fs[0], owner, report)
 		} else {
 			r, err = m.claimNext(fs, owner, report)
 		}
@@ -253,19 +253,19 @@ type request struct {
 
 // allocateNext allocates an address of each family, all or none.
 func (m *IPAM) allocateNext(fs []ledger.Family, r request) (ipv4Result, ipv6Result *AllocationResult, err error) {
-	if m.hasExternal(fs) {
+	if m.hasReplaced(fs) {
 		return m.nextOfEach(fs, r)
 	}
-	results, _, err := m.claim(fs, r)
+	results, err := m.claim(fs, r)
 	return results[ledger.IPv4], results[ledger.IPv6], err
 }
 
 // claim claims an address of each family in the ledger, all or none. A key that
 // has leases gets these, unless r wants more; fresh tells the two apart.
-func (m *IPAM) claim(fs []ledger.Family, r request) (results [2]*AllocationResult, fresh bool, err error) {
+func (m *IPAM) claim(fs []ledger.Family, r request) (results [2]*AllocationResult, err error) {
 	s := m.snapshot.Load()
 	if s.strict && s.set == nil {
-		return results, false, errNoSet()
+		return results, errNoSet()
 	}
 	var expiry ledger.Expiry
 	if r.timeout != 0 {
@@ -280,13 +280,13 @@ func (m *IPAM) claim(fs []ledger.Family, r request) (results [2]*AllocationResul
 		Expiry:   expiry,
 	})
 	if err != nil {
-		return results, false, err
+		return results, err
 	}
 	m.poke()
 	for _, f := range fs {
 		i := slices.IndexFunc(leases, func(l ledger.Lease) bool { return ledger.FamilyOf(l.Addr) == f })
 		if i < 0 {
-			return [2]*AllocationResult{}, false, fmt.Errorf(
+			return [2]*AllocationResult{}, fmt.Errorf(
 				"%w: its earlier addresses include none of %s",
 				ledger.ErrKeyHeld,
 				f,
@@ -297,7 +297,7 @@ func (m *IPAM) claim(fs []ledger.Family, r request) (results [2]*AllocationResul
 		}
 		results[f] = m.result(s, leases[i].Addr, leases[i].Expiry.Token)
 	}
-	return results, fresh, nil
+	return results, nil
 }
 
 // result describes an address, in one allocation of memory. token is that of its

@@ -42,7 +42,7 @@ type IPAM struct {
 	wake     chan struct{} // Sync has something to report
 	changed  chan struct{} // the same for a Source
 
-	externals externals // addresses of allocators of the caller
+	replacedMu sync.Mutex // held while an allocator of the caller is called
 
 	change    sync.Mutex // held during a change of blocks
 	resources resources
@@ -286,7 +286,7 @@ func (m *IPAM) usable(f ledger.Family) error {
 	case m.allocatorOf(f) == nil:
 		return disabled(f)
 	case m.mode == Delegated:
-		if _, ok := m.external(f); !ok {
+		if _, ok := m.replaced(f); !ok {
 			return ErrDelegated
 		}
 	}

@@ -58,7 +58,7 @@ func (m *IPAM) missing() string {
 		return ""
 	}
 	for _, f := range m.families.both {
-		if _, external := m.external(f); !external && m.allocatorOf(f) != nil && m.free(f) == 0 {
+		if _, replaced := m.replaced(f); !replaced && m.allocatorOf(f) != nil && m.free(f) == 0 {
 			return fmt.Sprintf("no pod CIDR has a free %s address", f)
 		}
 	}

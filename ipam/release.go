@@ -25,8 +25,8 @@ func (m *IPAM) ReleaseIP(ip net.IP) error {
 // release releases an address to the allocator of its family. The ledger may
 // have a lease of it from before the caller set its own allocator.
 func (m *IPAM) release(a netip.Addr) error {
-	if x, ok := m.external(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
-		return m.releaseExternal(x, a)
+	if x, ok := m.replaced(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
+		return m.releaseReplaced(x, a)
 	}
 	return m.releaseLease(a)
 }
@@ -58,7 +58,7 @@ func (m *IPAM) ReleaseIPString(releaseArg string) (err error) {
 	if a, err := netip.ParseAddr(releaseArg); err == nil && a.Zone() == "" {
 		return m.release(a.Unmap())
 	}
-	n, err := m.releaseAll("all addresses", m.key(releaseArg), releaseArg, "")
+	n, err := m.releaseAll("all addresses", m.key(releaseArg), releaseArg)
 	if err != nil {
 		return err
 	}
@@ -68,23 +68,18 @@ func (m *IPAM) ReleaseIPString(releaseArg string) (err error) {
 	return nil
 }
 
-// releaseAll releases the addresses of an owner, or of one of its containers, and
-// returns their number.
-func (m *IPAM) releaseAll(what string, key ledger.Key, owner, container string) (int, error) {
+// releaseAll releases the addresses of a key, and returns their number.
+func (m *IPAM) releaseAll(what string, key ledger.Key, owner string) (int, error) {
 	if err := m.releases(); err != nil {
 		return 0, err
 	}
-	external, err := m.releaseAllExternal(owner, container)
-	n := 0
-	if err == nil {
-		n, err = m.releaseKey(key)
-	}
+	n, err := m.releaseKey(key)
 	if err != nil {
 		m.deps.Metrics.failed(m.deps.Name, err)
 		return 0, &callError{"release", what, owner, err}
 	}
 	m.poke()
-	return n + external, nil
+	return n, nil
 }
 
 // releaseKey releases the leases of a key and returns their number.
@@ -104,7 +99,7 @@ func (m *IPAM) releases() error {
 	switch {
 	case m.broken != nil:
 		return m.broken
-	case m.mode == Delegated && !m.hasExternal(m.families.both):
+	case m.mode == Delegated && !m.hasReplaced(m.families.both):
 		return ErrDelegated
 	}
 	return nil
@@ -119,12 +114,10 @@ func (m *IPAM) StartExpirationTimer(ip net.IP, timeout time.Duration) (string, e
 		return "", fmt.Errorf("start an expiration timer: %w", err)
 	}
 	e := ledger.Expiry{Token: m.deps.UUID(), After: timeout}
-	if x, ok := m.external(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
-		err = m.startTimer(x, a, e)
-	} else {
-		err = m.deps.Ledger.StartExpiry(context.Background(), m.selector(a), e)
+	if _, ok := m.replaced(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
+		return "", fmt.Errorf("start an expiration timer for %s: %w", a, errReplaced)
 	}
-	if err != nil {
+	if err := m.deps.Ledger.StartExpiry(context.Background(), m.selector(a), e); err != nil {
 		return "", err
 	}
 	return e.Token, nil
@@ -136,8 +129,8 @@ func (m *IPAM) StopExpirationTimer(ip net.IP, allocationUUID string) error {
 	if err != nil {
 		return fmt.Errorf("stop an expiration timer: %w", err)
 	}
-	if _, ok := m.external(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
-		return m.stopTimer(a, allocationUUID)
+	if _, ok := m.replaced(ledger.FamilyOf(a)); ok && !m.inLedger(a) {
+		return fmt.Errorf("stop the expiration timer of %s: %w", a, errReplaced)
 	}
 	return m.deps.Ledger.StopExpiry(context.Background(), m.selector(a), allocationUUID)
 }

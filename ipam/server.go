@@ -60,7 +60,7 @@ func (s *Server) DEL(owner, containerID string) (err error) {
 	if containerID == "" { // ADD refuses it
 		return s.m.releases()
 	}
-	_, err = s.m.releaseAll("the addresses of container "+containerID, s.key(owner, containerID), owner, containerID)
+	_, err = s.m.releaseAll("the addresses of container "+containerID, s.key(owner, containerID), owner)
 	return err
 }
 

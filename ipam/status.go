@@ -27,7 +27,7 @@ var ErrRestoring = errors.New("the addresses of running pods are not restored ye
 // the state is reported, and addresses and CIDRs can be released.
 func (m *IPAM) RestoreFinished() {
 	for _, f := range []ledger.Family{ledger.IPv4, ledger.IPv6} {
-		if x, ok := m.external(f); ok {
+		if x, ok := m.replaced(f); ok {
 			x.RestoreFinished()
 		}
 		m.finished(f)
@@ -184,8 +184,8 @@ func (m *IPAM) Dump() (allocv4 map[string]string, allocv6 map[string]string, sta
 			x.d.held = nil
 			continue
 		}
-		if a, ok := m.external(ledger.Family(f)); ok {
-			*x.d = m.dumpExternal(a)
+		if a, ok := m.replaced(ledger.Family(f)); ok {
+			*x.d = m.dumpReplaced(a)
 		}
 		parts = append(parts, x.name+x.d.status)
 	}

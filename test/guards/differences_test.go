@@ -78,7 +78,7 @@ func managerDifferences() map[string]string {
 		"IPAM.BlacklistIP":                   "durable; see `Exclude` and `Readmit`",
 		"IPAM.Dump":                          "counts the addresses that can be allocated, not the edges",
 		"IPAM.GetVpcCIDRs":                   "the primary one first",
-		"IPAM.IPv4Allocator":                 "nil disables the family; another allocator in its place is called, and its addresses are in memory only",
+		"IPAM.IPv4Allocator":                 "nil disables the family; another allocator in its place is called; whose its addresses are, the caller knows",
 		"IPAM.IPv6Allocator":                 "likewise",
 		"IPAM.ReleaseIP":                     "the release of an address that is not held succeeds",
 		"IPAM.ReleaseIPString":               "all addresses of an owner or none",

@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -78,8 +77,6 @@ func withFakeAllocator(g Gomega) (*world, *fakeAllocator) {
 	return w, b
 }
 
-const me2 = "default/other"
-
 func TestAllocatorOfTheCallerIsCalled(t *testing.T) {
 	for name, c := range map[string]struct {
 		call func(w *world) error
@@ -112,7 +109,6 @@ func TestAllocatorOfTheCallerIsCalled(t *testing.T) {
 			w.g.Expect(w.AllocateIP(ip("9.9.9.1"), me)).To(MatchError(ipam.ErrBlacklisted))
 			r, err := w.AllocateNextFamily(ipam.IPv4, me)
 			w.g.Expect(text(r)).To(Equal("9.9.9.2"))
-			w.g.Expect(w.held()).To(HaveKeyWithValue("9.9.9.1", me+" (blacklisted)"))
 			return err
 		}, []string{"AllocateNext " + me, "AllocateNext " + me}, []string{"9.9.9.1", "9.9.9.2"}},
 		"ReleaseIP": {func(w *world) error {
@@ -122,13 +118,8 @@ func TestAllocatorOfTheCallerIsCalled(t *testing.T) {
 		"ReleaseIPString of an owner": {func(w *world) error {
 			_, _, err := w.AllocateNext("", me)
 			w.g.Expect(err).NotTo(HaveOccurred())
-			_, err = w.AllocateNextFamily(ipam.IPv4, me2)
-			w.g.Expect(err).NotTo(HaveOccurred())
-			w.g.Expect(w.ReleaseIPString("default/none")).NotTo(Succeed())
-			w.g.Expect(w.ReleaseIPString(me)).To(Succeed())
-			w.g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me2}), "of both families")
-			return nil
-		}, []string{"AllocateNext " + me, "AllocateNext " + me2, "Release"}, []string{"9.9.9.2"}},
+			return w.ReleaseIPString(me)
+		}, []string{"AllocateNext " + me}, []string{"9.9.9.1"}}, // whose it is, the caller knows
 		"RestoreFinished": {func(w *world) error { w.RestoreFinished(); return nil }, []string{"RestoreFinished"}, nil},
 		"IPv6 from the ledger": {func(w *world) error {
 			_, err := w.AllocateNextFamily(ipam.IPv6, me)
@@ -163,36 +154,31 @@ func TestBothFamiliesOrNoneWithAnAllocatorOfTheCaller(t *testing.T) {
 	g.Expect(b.held).To(BeEmpty(), "and this one")
 }
 
-func TestTimersOfAllocatorsOfTheCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := NewWithT(t)
-		w, b := withFakeAllocator(g)
-		first, _, err := w.AllocateNextWithExpiration("ipv4", me, time.Minute)
-		g.Expect(err).NotTo(HaveOccurred())
-		second, _, err := w.AllocateNextWithExpiration("ipv4", me, time.Minute)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(first.ExpirationUUID).NotTo(BeEmpty())
-		_, err = w.StartExpirationTimer(second.IP, time.Minute)
-		g.Expect(err).To(HaveOccurred(), "it has one")
-		g.Expect(w.StopExpirationTimer(second.IP, first.ExpirationUUID)).NotTo(Succeed())
-		g.Expect(w.StopExpirationTimer(second.IP, second.ExpirationUUID)).To(Succeed())
-		g.Expect(w.StopExpirationTimer(second.IP, second.ExpirationUUID)).NotTo(Succeed())
-		_, err = w.StartExpirationTimer(ip("9.9.9.3"), time.Minute)
-		g.Expect(err).To(HaveOccurred(), "it is not allocated")
-		time.Sleep(time.Minute + 1)
-		synctest.Wait()
-		g.Expect(b.held).To(Equal([]string{"9.9.9.2"}))
-		g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me}))
-
-		third, err := w.StartExpirationTimer(second.IP, time.Minute)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(third).NotTo(BeEmpty())
-		g.Expect(w.ReleaseIP(second.IP)).To(Succeed())
-		g.Expect(w.AllocateIP(second.IP, me2)).To(Succeed())
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me2}), "an old timer does not release a new allocation")
-	})
+// What needs the owner of an address is refused, and takes nothing.
+func TestAReplacedAllocatorHasNoOwnersAndNoTimers(t *testing.T) {
+	for name, call := range map[string]func(w *world) error{
+		"a timer with the allocation": func(w *world) error {
+			_, _, err := w.AllocateNextWithExpiration("", me, time.Minute)
+			return err
+		},
+		"a timer": func(w *world) error {
+			_, err := w.StartExpirationTimer(ip("9.9.9.1"), time.Minute)
+			return err
+		},
+		"the end of a timer": func(w *world) error { return w.StopExpirationTimer(ip("9.9.9.1"), "uuid") },
+		"the server's ADD, which may be repeated": func(w *world) error {
+			_, _, err := ipam.NewServer(w.IPAM).ADD("", me, "c1", "")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, b := withFakeAllocator(g)
+			g.Expect(call(w)).To(MatchError(ContainSubstring("the allocator of the family was replaced")))
+			g.Expect(b.held).To(BeEmpty())
+			g.Expect(w.deps.Ledger.Leases()).To(BeEmpty())
+		})
+	}
 }
 
 // counting wraps the allocator of the IPAM.
@@ -219,27 +205,6 @@ func TestAllocatorThatWrapsTheIPAMsOwn(t *testing.T) {
 	g.Expect(w.ReleaseIPString(me)).To(Succeed())
 	g.Expect(w.deps.Ledger.Leases()).To(BeEmpty())
 	w.consistent()
-}
-
-func TestServerUsesTheAllocatorOfTheCaller(t *testing.T) {
-	g := NewWithT(t)
-	w, b := withFakeAllocator(g)
-	s := ipam.NewServer(w.IPAM)
-	for range 2 { // an ADD can be repeated
-		four, six, err := s.ADD("", me, "c1", "")
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect([]string{text(four), text(six)}).To(Equal([]string{"9.9.9.1", "f00d::1"}))
-	}
-	four, _, err := s.ADD("ipv4", me, "c2", "")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(text(four)).To(Equal("9.9.9.2"))
-	g.Expect(s.DEL(me, "c1")).To(Succeed())
-	g.Expect(s.DEL(me, "c1")).To(Succeed())
-	g.Expect(b.held).To(Equal([]string{"9.9.9.2"}), "the later container keeps its address")
-	g.Expect(w.held()).To(Equal(map[string]string{"9.9.9.2": me}))
-	g.Expect(w.AllocateIP(ip("9.9.9.3"), me)).To(Succeed())
-	g.Expect(s.DEL(me, "")).To(Succeed())
-	g.Expect(b.held).To(Equal([]string{"9.9.9.2", "9.9.9.3"}), "an address of no container stays")
 }
 
 func TestAllocatorOfTheCallerForADisabledFamily(t *testing.T) {
