@@ -33,7 +33,6 @@ func threads() exceptions {
 		"operator/netresource/manager.go: Go":                         "awaited by Close; workers by Resync",
 		"operator/netresource/manager.go: AfterFunc":                  "frees the worker of a long round; stopped when the round ends",
 		"ipam/source.go: Go":                                          "follows and reports the NetResourceSet of a subscribed IPAM; ended and awaited by Close",
-		"ipam/externalallocator.go: AfterFunc":                        "releases an address whose timer has expired; stopped with the timer",
 		"operator/netresource/calls.go: go":                           "a call of the provider; awaited by its caller until the deadline, then counted in a gauge; Close names those that do not return",
 		"operator/netresource/calls.go: AfterFunc":                    "counts a call that is past its deadline; stopped when the call returns",
 		"operator/netresource/sweep.go: Go":                           "deletes orphans; awaited by Follow",
