@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 const (

@@ -13,9 +13,9 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
 	"github.com/cadastre/cadastre/southbound/linux"
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 // pods is the descriptor of pods: a pair of kernel's links, one end of which VPP reads. The

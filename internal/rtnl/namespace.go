@@ -20,8 +20,8 @@ const (
 	nsfs = 0x6e736673
 )
 
-// ErrNone is wrapped by errors about a path that names no network namespace: there is no file,
-// or one that stayed when the mount of a namespace ended.
+// ErrNone is wrapped by errors about a path that names no network namespace. There is no file,
+// or one that stayed when the mount of a namespace ended, or a namespace of another kind.
 var ErrNone = errors.New("no network namespace is there")
 
 // Namespace is an open network namespace.
@@ -71,7 +71,7 @@ func (n *Namespace) check() error {
 	}
 	kind, err := unix.IoctlRetInt(n.fd, unix.NS_GET_NSTYPE)
 	if err == nil && kind != unix.CLONE_NEWNET {
-		return errors.New("the file is a namespace of another kind: want a network namespace")
+		return fmt.Errorf("%w: the file is a namespace of another kind: want a network namespace", ErrNone)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(n.fd, &st); err != nil {

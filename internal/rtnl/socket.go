@@ -61,6 +61,15 @@ func Dial(family int) (*Socket, error) {
 	return s, nil
 }
 
+// Share makes the socket read answers into the memory of another one. Only one goroutine may
+// use the two.
+func (s *Socket) Share(of *Socket) {
+	if of.reply == nil {
+		of.reply = make([]byte, replySize)
+	}
+	s.reply = of.reply
+}
+
 // Close closes the socket.
 func (s *Socket) Close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
 

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // TestRunTakesAnyNumberOfRequests adds and removes more routes than one system call can

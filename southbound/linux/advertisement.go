@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // Settings of IFLA_INET6_CONF, which is an array.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // announce tells the neighbours on a link that an address is at the link's MAC address now.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // Numbers of linux/netfilter/nfnetlink_conntrack.h.

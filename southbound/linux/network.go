@@ -16,8 +16,8 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 // Networks is the descriptor of pod networks with a routing table of their own. Such a table

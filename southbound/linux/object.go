@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // ownProtocol marks routes, rules, neighbours and, since Linux 5.18, addresses of ours.

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // LivingWire is the wire of a pod whose network namespace lives: the kernel removes a wire

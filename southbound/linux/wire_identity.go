@@ -8,8 +8,8 @@ import (
 	"fmt"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 // openPod opens what the path of a pod's network namespace names now: that namespace, or

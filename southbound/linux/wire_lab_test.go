@@ -17,8 +17,8 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
 )
 
 // namespaceAt returns the identity of the network namespace that a path names, nil if there is none.

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/cadastre/cadastre/southbound/linux/rtnl"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // BenchmarkForwardingBesideRules sends datagrams from pod to pod beside the rules of pods

@@ -6,11 +6,11 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // Identify returns the identity of the network namespace that a file names now, in a boot.
@@ -27,39 +27,22 @@ func Identify(path, boot string) (id kv.NetNSID, err error) {
 }
 
 func (t *thread) identify(path, boot string) (id kv.NetNSID, err error) {
-	file, err := identify(path)
+	ns, err := rtnl.Open(path)
 	if err != nil {
 		return id, err
 	}
-	fd, is, err := openNamespace(path, file)
-	switch {
-	case err != nil:
-		return id, err
-	case !is:
-		return id, errors.New("the file is not a network namespace: want one that is mounted there")
-	}
-	defer func() { err = errors.Join(err, os.NewSyscallError("close", unix.Close(fd))) }()
-	id = kv.NetNSID{Boot: boot, Dev: file.Dev, Inode: file.Inode}
-	if err := t.enter(fd); err != nil {
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	id = kv.NetNSID{Boot: boot, Dev: ns.ID().Device, Inode: ns.ID().Inode}
+	if err := t.enter(ns.Fd()); err != nil {
 		if errors.Is(err, unix.EPERM) { // the cookie needs CAP_SYS_ADMIN
 			return id, nil
 		}
 		return id, err
 	}
-	c, err := dial(newBuffers())
+	c, err := dial()
 	if err != nil {
 		return id, err
 	}
-	id.Cookie = c.cookie()
-	return id, c.close()
-}
-
-// cookie returns the cookie of the network namespace that the socket belongs to, 0 before
-// Linux 5.14.
-func (c *conn) cookie() uint64 {
-	cookie, err := unix.GetsockoptUint64(c.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return 0
-	}
-	return cookie
+	id.Cookie = c.Cookie()
+	return id, c.Close()
 }

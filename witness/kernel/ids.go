@@ -5,10 +5,11 @@ package kernel
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // generalMessage is the size of rtgenmsg, with its padding.
@@ -22,11 +23,16 @@ func (c *conn) id(fd int) (int32, error) {
 	if err != nil || nsid >= 0 {
 		return nsid, err
 	}
-	body := appendAttr(make([]byte, generalMessage), unix.NETNSA_NSID, ^uint32(0)) // any number
-	body = appendAttr(body, unix.NETNSA_FD, uint32(fd))
-	err = c.call(unix.RTM_NEWNSID, body, func([]byte) error { return nil })
-	if err != nil && !errors.Is(err, unix.EEXIST) { // another process was faster
-		return here, fmt.Errorf("assign an ID: %w", err)
+	body := rtnl.Message(make([]byte, generalMessage)).U32(unix.NETNSA_NSID, ^uint32(0)) // any number
+	body = body.U32(unix.NETNSA_FD, uint32(fd))
+	err = c.Run([]*rtnl.Request{{
+		What:  "assign an ID to a network namespace",
+		Kind:  unix.RTM_NEWNSID,
+		Body:  body,
+		Allow: []unix.Errno{unix.EEXIST}, // another process was faster
+	}})
+	if err != nil {
+		return here, err
 	}
 	if nsid, err = c.getID(fd); err == nil && nsid < 0 {
 		err = errors.New("assign an ID: the kernel did not")
@@ -37,13 +43,15 @@ func (c *conn) id(fd int) (int32, error) {
 // getID returns the ID of an open namespace, negative if it has none.
 func (c *conn) getID(fd int) (int32, error) {
 	nsid := int32(unix.NETNSA_NSID_NOT_ASSIGNED)
-	body := appendAttr(make([]byte, generalMessage), unix.NETNSA_FD, uint32(fd))
-	err := c.call(unix.RTM_GETNSID, body, func(b []byte) error {
-		nsid = parseID(b)
-		return nil
-	})
+	body := rtnl.Message(make([]byte, generalMessage)).U32(unix.NETNSA_FD, uint32(fd))
+	err := c.Run([]*rtnl.Request{{
+		What: "get the ID of a network namespace",
+		Kind: unix.RTM_GETNSID,
+		Body: body,
+		Each: func(_ uint16, b []byte) { nsid = parseID(b) },
+	}})
 	if err != nil {
-		return here, fmt.Errorf("get the ID: %w", err)
+		return here, err
 	}
 	return nsid, nil
 }
@@ -51,17 +59,14 @@ func (c *conn) getID(fd int) (int32, error) {
 // ids returns all IDs that the socket's namespace has for other ones, sorted.
 func (c *conn) ids() ([]int32, error) {
 	var ids []int32
-	err := c.dump(unix.RTM_GETNSID, make([]byte, generalMessage), func() { ids = ids[:0] }, func(b []byte) error {
+	reset := func() { ids = ids[:0] }
+	err := c.Dump("the IDs of namespaces", unix.RTM_GETNSID, make([]byte, generalMessage), reset, func(b []byte) {
 		if nsid := parseID(b); nsid >= 0 {
 			ids = append(ids, nsid)
 		}
-		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list the IDs of namespaces: %w", err)
-	}
 	slices.Sort(ids)
-	return ids, nil
+	return ids, err
 }
 
 func parseID(b []byte) int32 {
@@ -69,7 +74,7 @@ func parseID(b []byte) int32 {
 	if len(b) < generalMessage {
 		return nsid
 	}
-	attributes(b[generalMessage:], func(kind uint16, v []byte) {
+	rtnl.Attributes(b[generalMessage:], func(kind uint16, v []byte) {
 		if kind == unix.NETNSA_NSID {
 			nsid = number(v)
 		}

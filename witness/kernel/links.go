@@ -4,6 +4,7 @@
 package kernel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/witness"
 )
 
@@ -22,15 +24,39 @@ const here int32 = -1
 // links of the socket's namespace, 250 times 250 on a full node: it is for the host only.
 const skipStatistics = 1 << 3
 
+// conn is a routing socket, with which one goroutine reads.
+type conn struct{ *rtnl.Socket }
+
+// dial opens a socket in the network namespace of the calling thread.
+func dial() (*conn, error) {
+	s, err := rtnl.Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{s}, nil
+}
+
+// list lists all objects of a kind. Its error is also the first one of each.
+func (c *conn) list(what string, kind uint16, body []byte, reset func(), each func(body []byte) error) error {
+	var failed error
+	again := func() { reset(); failed = nil }
+	err := c.Dump(what, kind, body, again, func(b []byte) {
+		if err := each(b); err != nil && failed == nil {
+			failed = fmt.Errorf("list %s: %w", what, err)
+		}
+	})
+	return cmp.Or(err, failed)
+}
+
 // links returns the links of the namespace that has an ID, with their addresses.
 func (c *conn) links(nsid int32) ([]witness.Link, error) {
 	var links []witness.Link
 	body := make([]byte, unix.SizeofIfInfomsg)
 	if nsid == here {
-		body = appendAttr(body, unix.IFLA_EXT_MASK, skipStatistics)
+		body = rtnl.Message(body).U32(unix.IFLA_EXT_MASK, skipStatistics)
 	}
 	body = target(body, unix.IFLA_TARGET_NETNSID, nsid)
-	err := c.dump(unix.RTM_GETLINK, body, func() { links = links[:0] }, func(b []byte) error {
+	err := c.list("the links", unix.RTM_GETLINK, body, func() { links = links[:0] }, func(b []byte) error {
 		l, from, err := parseLink(b)
 		if err == nil {
 			err = confirm(nsid, from)
@@ -39,10 +65,10 @@ func (c *conn) links(nsid int32) ([]witness.Link, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the links: %w", err)
+		return nil, err
 	}
 	body = target(make([]byte, unix.SizeofIfAddrmsg), unix.IFA_TARGET_NETNSID, nsid)
-	err = c.dump(unix.RTM_GETADDR, body, func() { clearAddrs(links) }, func(b []byte) error {
+	err = c.list("the addresses", unix.RTM_GETADDR, body, func() { clearAddrs(links) }, func(b []byte) error {
 		index, p, from, err := parseAddr(b)
 		if err == nil {
 			err = confirm(nsid, from)
@@ -52,10 +78,7 @@ func (c *conn) links(nsid int32) ([]witness.Link, error) {
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list the addresses: %w", err)
-	}
-	return links, nil
+	return links, err
 }
 
 // target adds the ID of a namespace to a request.
@@ -63,7 +86,7 @@ func target(body []byte, attr uint16, nsid int32) []byte {
 	if nsid == here {
 		return body
 	}
-	return appendAttr(body, attr, uint32(nsid))
+	return rtnl.Message(body).U32(attr, uint32(nsid))
 }
 
 // confirm checks that an answer comes from the namespace that the request names.
@@ -102,10 +125,10 @@ func parseLink(b []byte) (l witness.Link, nsid int32, err error) {
 	l.Up, l.Loopback = flags&unix.IFF_UP != 0, flags&unix.IFF_LOOPBACK != 0
 	nsid = here
 	below := 0
-	attributes(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
+	rtnl.Attributes(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
-			l.Name = text(v)
+			l.Name = rtnl.Text(v)
 		case unix.IFLA_ADDRESS:
 			l.MAC = net.HardwareAddr(v).String()
 		case unix.IFLA_LINK:
@@ -117,9 +140,9 @@ func parseLink(b []byte) (l witness.Link, nsid int32, err error) {
 		case unix.IFLA_TARGET_NETNSID:
 			nsid = number(v)
 		case unix.IFLA_LINKINFO:
-			attributes(v, func(kind uint16, v []byte) {
+			rtnl.Attributes(v, func(kind uint16, v []byte) {
 				if kind == unix.IFLA_INFO_KIND {
-					l.Kind = text(v)
+					l.Kind = rtnl.Text(v)
 				}
 			})
 		}
@@ -147,7 +170,7 @@ func parseAddr(b []byte) (index int, p netip.Prefix, nsid int32, err error) {
 	index = int(binary.NativeEndian.Uint32(b[4:]))
 	nsid = here
 	var local, address netip.Addr
-	attributes(b[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
+	rtnl.Attributes(b[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(v)
@@ -166,5 +189,5 @@ func parseAddr(b []byte) (index int, p netip.Prefix, nsid int32, err error) {
 	return index, p, nsid, nil
 }
 
-// text returns a string that the kernel ended with a zero byte.
-func text(b []byte) string { return unix.ByteSliceToString(b) }
+// number returns the value of an attribute with a signed number of 32 bits.
+func number(value []byte) int32 { return int32(rtnl.Number(value)) }

@@ -88,11 +88,11 @@ func (r *Reader) read(ctx context.Context, t *thread, paths []string, view *witn
 			return fmt.Errorf("host: %w", err)
 		}
 	}
-	host, err := dial(newBuffers())
+	host, err := dial()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, host.close()) }()
+	defer func() { err = errors.Join(err, host.Close()) }()
 	self, err := os.Open(current)
 	if err != nil {
 		return err

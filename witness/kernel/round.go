@@ -4,6 +4,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/witness"
 )
 
@@ -28,23 +30,21 @@ type round struct {
 // candidate reads the namespace that a candidate is; nil if it has vanished, is not a
 // network namespace, or is hidden.
 func (r *round) candidate(c *candidate) *witness.Namespace {
-	fd, name := r.open(c)
-	if fd < 0 {
+	open, name := r.open(c)
+	if open == nil {
 		return nil
 	}
 	ns := &witness.Namespace{ID: c.id, Counts: c.named, Paths: c.paths()}
-	nsid, err := r.host.id(fd)
+	nsid, err := r.host.id(open.Fd())
 	if err == nil {
 		r.ids[nsid] = true
 		ns.NSID = int(nsid)
 		ns.Links, err = r.host.links(nsid)
 	}
 	if err == nil {
-		err = r.thread.inside(fd, r.host.buffers, ns)
+		err = r.thread.inside(open.Fd(), r.host, ns)
 	}
-	if closed := unix.Close(fd); err == nil {
-		err = os.NewSyscallError("close", closed)
-	}
+	err = cmp.Or(err, open.Close())
 	if err != nil {
 		r.hide(name, err)
 		return nil
@@ -52,66 +52,48 @@ func (r *round) candidate(c *candidate) *witness.Namespace {
 	return ns
 }
 
-// open opens a candidate by the first of its names that still leads to it. fd is -1 if
-// there is none, or if the candidate is not a network namespace.
-func (r *round) open(c *candidate) (fd int, name string) {
+// open opens a candidate by the first of its names that still leads to it, nil if there is
+// none, or if the candidate is not a network namespace.
+func (r *round) open(c *candidate) (ns *rtnl.Namespace, name string) {
 	names := slices.Clone(c.files)
 	for _, pid := range c.pids {
 		names = append(names, processFile(c.proc, pid))
 	}
 	for i, name := range names {
-		fd, is, err := openNamespace(name, c.id)
+		ns, err := openNamespace(name, c.id)
 		switch {
-		case err == nil && is:
-			return fd, name
 		case err == nil:
+			return ns, name
+		case vanished(err):
+		case errors.Is(err, rtnl.ErrNone):
 			if i < len(c.files) {
 				r.plain = append(r.plain, c.files...)
 			}
-			return -1, ""
-		case !vanished(err) && exists(name):
+			return nil, ""
+		case exists(name):
 			r.hide(name, err)
-			return -1, ""
+			return nil, ""
 		}
 	}
-	return -1, ""
+	return nil, ""
 }
 
-// nsGetType is the ioctl NS_GET_NSTYPE.
-const nsGetType = 0xb703
-
 // openNamespace opens a file if it is the namespace with an identity. It fails with
-// ErrNotExist if the path leads elsewhere by now.
-func openNamespace(path string, id witness.NamespaceID) (fd int, is bool, err error) {
-	fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+// ErrNotExist if the path leads elsewhere by now, and with rtnl.ErrNone if it is no network
+// namespace.
+func openNamespace(path string, id witness.NamespaceID) (*rtnl.Namespace, error) {
+	is, err := identify(path)
+	if err == nil && is != id {
+		return nil, os.ErrNotExist
+	}
+	ns, err := rtnl.Open(path)
 	if err != nil {
-		return -1, false, os.NewSyscallError("open", err)
+		return nil, err
 	}
-	defer func() {
-		if !is {
-			err = errors.Join(err, os.NewSyscallError("close", unix.Close(fd)))
-			fd = -1
-		}
-	}()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fd, false, os.NewSyscallError("fstat", err)
+	if opened := (witness.NamespaceID{Dev: ns.ID().Device, Inode: ns.ID().Inode}); opened != id {
+		return nil, errors.Join(os.ErrNotExist, ns.Close())
 	}
-	if (witness.NamespaceID{Dev: st.Dev, Inode: st.Ino}) != id {
-		return fd, false, os.ErrNotExist
-	}
-	var sf unix.Statfs_t
-	if err := unix.Fstatfs(fd, &sf); err != nil {
-		return fd, false, os.NewSyscallError("fstatfs", err)
-	}
-	if sf.Type != unix.NSFS_MAGIC {
-		return fd, false, nil
-	}
-	kind, err := unix.IoctlRetInt(fd, nsGetType)
-	if err != nil {
-		return fd, false, os.NewSyscallError("ioctl NS_GET_NSTYPE", err)
-	}
-	return fd, kind == unix.CLONE_NEWNET, nil
+	return ns, nil
 }
 
 // linked reads the namespaces that the host's namespace has an ID for and that no file

@@ -11,13 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/witness"
 )
 
 // routes returns the unicast routes of the main table, of both families. The kernel
 // lists the routes of the socket's own namespace only.
 func (c *conn) routes() ([]witness.Route, error) {
-	main, _, err := c.listRoutes(appendAttr(make([]byte, unix.SizeofRtMsg), unix.RTA_TABLE, unix.RT_TABLE_MAIN))
+	main, _, err := c.listRoutes(rtnl.Message(make([]byte, unix.SizeofRtMsg)).U32(unix.RTA_TABLE, unix.RT_TABLE_MAIN))
 	return main, err
 }
 
@@ -28,7 +29,7 @@ func (c *conn) allRoutes() (main, others []witness.Route, err error) {
 
 func (c *conn) listRoutes(body []byte) (main, others []witness.Route, err error) {
 	reset := func() { main, others = main[:0], others[:0] }
-	err = c.dump(unix.RTM_GETROUTE, body, reset, func(b []byte) error {
+	err = c.list("the routes", unix.RTM_GETROUTE, body, reset, func(b []byte) error {
 		more, err := parseRoute(b)
 		if len(more) > 0 && more[0].Table == 0 {
 			main = append(main, more...)
@@ -37,10 +38,7 @@ func (c *conn) listRoutes(body []byte) (main, others []witness.Route, err error)
 		}
 		return err
 	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("list the routes: %w", err)
-	}
-	return main, others, nil
+	return main, others, err
 }
 
 // parseRoute decodes a route: one for each next hop, none if it is not a unicast route.
@@ -60,7 +58,7 @@ func parseRoute(b []byte) ([]witness.Route, error) {
 	}
 	var one witness.Route
 	var hops []byte
-	attributes(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
+	rtnl.Attributes(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(v)
@@ -109,9 +107,9 @@ func nextHops(of witness.Route, b []byte) (routes []witness.Route) {
 			break
 		}
 		r := witness.Route{Dst: of.Dst, Table: of.Table, Link: int(int32(binary.NativeEndian.Uint32(b[4:])))}
-		attributes(b[unix.SizeofRtNexthop:size], func(kind uint16, v []byte) { hop(&r, kind, v) })
+		rtnl.Attributes(b[unix.SizeofRtNexthop:size], func(kind uint16, v []byte) { hop(&r, kind, v) })
 		routes = append(routes, r)
-		b = b[min(aligned(size), len(b)):]
+		b = b[min((size+3)&^3, len(b)):] // aligned to 4 bytes
 	}
 	return routes
 }
@@ -120,17 +118,14 @@ func nextHops(of witness.Route, b []byte) (routes []witness.Route) {
 func (c *conn) neighbours() ([]witness.Neighbour, error) {
 	var all []witness.Neighbour
 	body := make([]byte, unix.SizeofNdMsg)
-	err := c.dump(unix.RTM_GETNEIGH, body, func() { all = all[:0] }, func(b []byte) error {
+	err := c.list("the neighbours", unix.RTM_GETNEIGH, body, func() { all = all[:0] }, func(b []byte) error {
 		n, known, err := parseNeighbour(b)
 		if known {
 			all = append(all, n)
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list the neighbours: %w", err)
-	}
-	return all, nil
+	return all, err
 }
 
 func parseNeighbour(b []byte) (n witness.Neighbour, known bool, err error) {
@@ -140,7 +135,7 @@ func parseNeighbour(b []byte) (n witness.Neighbour, known bool, err error) {
 	family, state := b[0], binary.NativeEndian.Uint16(b[8:])
 	n.Link = int(int32(binary.NativeEndian.Uint32(b[4:])))
 	n.State = stateName(state)
-	attributes(b[unix.SizeofNdMsg:], func(kind uint16, v []byte) {
+	rtnl.Attributes(b[unix.SizeofNdMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.NDA_DST:
 			n.Addr, _ = netip.AddrFromSlice(v)

@@ -81,9 +81,9 @@ func (t *thread) enterFile(path string) error {
 	return errors.Join(t.enter(int(file.Fd())), file.Close())
 }
 
-// inside enters a namespace and reads its routes and its cookie. RoutesHidden means that the
+// inside enters a namespace and reads its routes and its cookie, into the memory of host. RoutesHidden means that the
 // thread may not enter namespaces (CAP_SYS_ADMIN).
-func (t *thread) inside(fd int, b *buffers, ns *witness.Namespace) error {
+func (t *thread) inside(fd int, host *conn, ns *witness.Namespace) error {
 	if ns.RoutesHidden = t.confined; t.confined {
 		return nil
 	}
@@ -94,11 +94,12 @@ func (t *thread) inside(fd int, b *buffers, ns *witness.Namespace) error {
 	case err != nil:
 		return err
 	}
-	c, err := dial(b)
+	c, err := dial()
 	if err != nil {
 		return err
 	}
-	ns.Cookie = c.cookie()
+	c.Share(host.Socket)
+	ns.Cookie = c.Cookie()
 	ns.Routes, err = c.routes()
-	return errors.Join(err, c.close())
+	return errors.Join(err, c.Close())
 }
