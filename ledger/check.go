@@ -72,6 +72,7 @@ func (l *Ledger) checkTimers(p *pool, say func(string, ...any)) {
 			case t == nil:
 			case x.state != Pending:
 				say("%s of pool %q is %s and has an expiry", x.addr, p.Name, x.state)
+			case !t.ends():
 			case t.lease != x || t.index >= len(p.timers) || p.timers[t.index] != t:
 				say("the expiry of %s of pool %q is not queued", x.addr, p.Name)
 			default:

@@ -88,6 +88,20 @@ func (b *bench) tryRecorded(q ledger.HistoryQuery, lines *[]string) error {
 	return err
 }
 
+func TestNoTimeAloneEndsAReclaim(t *testing.T) {
+	g, ctx := NewWithT(t), context.Background()
+	b := open(g, journal.NewMemory())
+	b.pool(defaultPool(), "10.1.5.0/29")
+	_, err := b.claim(1)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(b.StartExpiry(ctx, ledger.Selector{Key: key(1), Reason: "its sandbox is gone"},
+		ledger.Expiry{Token: ledger.ReclaimToken, After: time.Minute})).To(Succeed())
+	entries, err := b.History(ctx, ledger.HistoryQuery{Limit: 1})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(entries[0].Action).To(Equal(ledger.MadePending))
+	g.Expect(entries[0].After).To(BeZero())
+}
+
 func TestHistoryNamesEveryChange(t *testing.T) {
 	g, ctx := NewWithT(t), context.Background()
 	b := open(g, journal.NewMemory())
@@ -106,7 +120,7 @@ func TestHistoryNamesEveryChange(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(b.StopExpiry(ctx, ledger.Selector{Key: key(2)}, "t")).To(Succeed())
 	g.Expect(b.StartExpiry(ctx, ledger.Selector{Key: key(2), Reason: "its sandbox is gone"},
-		ledger.Expiry{Token: "reclaim", After: time.Minute})).To(Succeed())
+		ledger.Expiry{Token: "u", After: time.Minute})).To(Succeed())
 	b.uptime += 2 * time.Minute
 	g.Expect(b.Expired()).To(BeEquivalentTo(1))
 	_, err = st.Quarantine("default", ip("10.1.5.6"), pod(3), "pod default/web-3 reports it")
@@ -164,7 +178,7 @@ func TestHistoryNamesEveryChange(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, e := range all {
 		if e.Action == ledger.MadePending {
-			g.Expect(e.After).To(BeZero(), "no time alone ends a reclaim")
+			g.Expect(e.After).To(Equal(time.Minute))
 		}
 	}
 }

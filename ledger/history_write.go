@@ -249,7 +249,7 @@ func (l *Ledger) entryOf(c *change, now time.Time) *HistoryEntry {
 		}
 		e := l.leaseEntry(MadePending, x, now)
 		e.Reason = c.reason
-		if c.timer.Token != ReclaimToken { // that one ends by a caller that asks witnesses
+		if c.timer.ends() { // a reclaim ends by a caller that asks witnesses
 			e.After = c.timer.After
 		}
 		return e

@@ -90,7 +90,7 @@ type Lease struct {
 	Reason     string        // reason of the quarantine, or of the expiry
 	Generation uint64        // number of the claim, unique in one process
 	Expiry     Expiry        // of a pending lease
-	Expires    time.Duration // the uptime at which a pending lease is released
+	Expires    time.Duration // the uptime at which a pending lease is released; a reclaimed one: may be
 	Accepted   time.Duration // the uptime at which the newest answered request for it was accepted; 0: in another boot, or not known
 }
 

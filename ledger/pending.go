@@ -83,9 +83,12 @@ func (l *Ledger) newTimer(x *lease, e Expiry) *timer {
 	return &timer{Expiry: e, at: l.opt.Uptime() + e.After, lease: x}
 }
 
+// ends reports whether the ledger itself ends the lease of the timer; t may be nil.
+func (t *timer) ends() bool { return t != nil && t.Token != ReclaimToken }
+
 // arm adds the timer of x to the heap of its pool.
 func (l *Ledger) arm(x *lease) {
-	if x.timer == nil {
+	if !x.timer.ends() {
 		return
 	}
 	heap.Push(&x.block.pool.timers, x.timer)
@@ -96,7 +99,7 @@ func (l *Ledger) arm(x *lease) {
 
 // disarm removes the timer of x from the heap of its pool.
 func (l *Ledger) disarm(x *lease) {
-	if x.timer == nil {
+	if !x.timer.ends() {
 		return
 	}
 	heap.Remove(&x.block.pool.timers, x.timer.index)

@@ -11,10 +11,11 @@ import (
 	"slices"
 )
 
-// ReclaimToken is the token of the Expiry of a lease whose owner seems to be gone. A
-// repeated claim of its key stops this Expiry, in the commit of the claim. It does not
-// survive a restart: Open makes such a lease held again, since the evidence was that of
-// another process.
+// ReclaimToken is the token of the Expiry of a lease whose owner seems to be gone. The ledger
+// never ends such a lease by itself: after the time its caller may release it, if the evidence
+// still holds. A repeated claim of its key stops this Expiry, in the commit of the claim. It
+// does not survive a restart: Open makes such a lease held again, since the evidence was that
+// of another process.
 const ReclaimToken = "reclaim"
 
 // WitnessNetwork is the network of the keys of quarantined addresses that a witness has

@@ -86,6 +86,21 @@ func TestAReclaimKeepsItsReason(t *testing.T) {
 	r.clean(t)
 }
 
+// However long its caller does not decide, the ledger keeps the lease: no witness has agreed
+// since.
+func TestTheLedgerEndsNoReclaim(t *testing.T) {
+	r := newReclaims(t)
+	l := r.claim("c1")
+	r.begin(l)
+	r.g.Expect(r.lease(l).Expires).To(Equal(r.uptime + time.Minute))
+	r.uptime += 1000 * time.Hour
+	r.g.Expect(r.lease(l).Reclaiming()).To(BeTrue())
+	r.g.Expect(r.Expired()).To(BeZero())
+	_, err := r.Release(t.Context(), ledger.Selector{Key: l.Key})
+	r.g.Expect(err).NotTo(HaveOccurred())
+	r.clean(t)
+}
+
 // An expiry is of one claim: that of another generation is not touched.
 func TestAnExpiryOfAnotherGeneration(t *testing.T) {
 	r := newReclaims(t)

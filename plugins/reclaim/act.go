@@ -16,11 +16,6 @@ import (
 	"github.com/cadastre/cadastre/witness"
 )
 
-// spare is added to the time of a pending lease, so that the ledger never ends it by itself.
-// After a process that stood still, or during a slow round, no witness has agreed. Each
-// round decides on a pending lease, and a restart makes it held again.
-const spare = 365 * 24 * time.Hour
-
 // act decides on what a round has found, and does it.
 func (p *Plugin) act(ctx context.Context, o Observation) error {
 	assessed := p.judge.Observe(o)
@@ -49,7 +44,7 @@ func (p *Plugin) do(ctx context.Context, a *Assessment) error {
 		a.Action, a.Waits = Keep, fmt.Sprintf("leases for a %s are not reclaimed by this agent", l.Purpose)
 		return nil
 	case a.Action == Begin:
-		err := p.Ledger.StartExpiry(ctx, sel, ledger.Expiry{Token: ledger.ReclaimToken, After: p.Config.Undo + spare})
+		err := p.Ledger.StartExpiry(ctx, sel, ledger.Expiry{Token: ledger.ReclaimToken, After: p.Config.Undo})
 		if err != nil {
 			return fmt.Errorf("begin the reclaim of %v: %w", addrs(a.Leases), err)
 		}
@@ -236,6 +231,6 @@ func (p *Plugin) Preview(ctx context.Context) ([]Assessment, *witness.World, err
 
 // until returns the time at which a pending lease is released, as the clock stands now.
 func (p *Plugin) until(l ledger.Lease) time.Time {
-	left := l.Expires - l.Expiry.After + p.Config.Undo - p.Uptime()
+	left := l.Expires - p.Uptime()
 	return p.Now().Add(left).UTC()
 }

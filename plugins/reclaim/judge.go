@@ -221,7 +221,7 @@ func (j *Judge) assess(a *Assessment, s subject, o Observation, doubt string) {
 // assessPending decides on a pending attachment that this observation shows as gone.
 func (j *Judge) assessPending(a *Assessment, o Observation) {
 	l := a.Leases[0]
-	if left := l.Expires - l.Expiry.After + j.rules.Undo - o.Uptime; left > 0 {
+	if left := l.Expires - o.Uptime; left > 0 {
 		a.Waits = fmt.Sprintf("the end of the time to undo it, in %s", left.Round(time.Second))
 		return
 	}

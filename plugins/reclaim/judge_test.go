@@ -85,7 +85,7 @@ func (s *scene) observation() reclaim.Observation {
 func (s *scene) apply(a reclaim.Action) {
 	switch a {
 	case reclaim.Begin:
-		after := rules().Undo + time.Hour
+		after := rules().Undo
 		s.lease.State, s.lease.Expiry = ledger.Pending, ledger.Expiry{Token: ledger.ReclaimToken, After: after}
 		s.lease.Expires = s.uptime + after
 	case reclaim.Undo:
