@@ -28,24 +28,28 @@ type forwarding struct {
 	log       *slog.Logger
 }
 
-// settings returns the settings that must be 1 for a node.
-func (f *forwarding) settings(value *kv.NodeNetwork) (names []string) {
+// podFamilies returns the families of a node's pods.
+func podFamilies(value *kv.NodeNetwork) (families []byte) {
 	for _, text := range value.GetPodSubnets() {
 		subnet, err := netip.ParsePrefix(text)
-		name := forwarding4
-		if err == nil && subnet.Addr().Is6() {
-			name = forwarding6
-		}
-		if err == nil && !slices.Contains(names, name) {
-			names = append(names, name)
+		if err == nil && !slices.Contains(families, familyOf(subnet.Addr())) {
+			families = append(families, familyOf(subnet.Addr()))
 		}
 	}
-	return names
+	return families
+}
+
+// setting returns the setting that must be 1 for a family.
+func (f *forwarding) setting(family byte) string {
+	if family == unix.AF_INET6 {
+		return forwarding6
+	}
+	return forwarding4
 }
 
 var _ nodePart = (*forwarding)(nil)
 
-func (f *forwarding) wanted(value *kv.NodeNetwork) bool { return len(f.settings(value)) > 0 }
+func (f *forwarding) wanted(value *kv.NodeNetwork) bool { return len(podFamilies(value)) > 0 }
 
 func (f *forwarding) validate(*kv.NodeNetwork) error { return nil }
 
@@ -59,19 +63,19 @@ func (f *forwarding) retrieve(_, wanted *kv.NodeNetwork) (partState, error) {
 	if !f.wanted(wanted) {
 		return partAbsent, nil
 	}
-	on, err := f.on(wanted)
+	on, err := f.on(podFamilies(wanted))
 	if err != nil || !on {
 		return partAbsent, err
 	}
 	return partComplete, nil
 }
 
-// on reports whether forwarding is on as a node needs it.
-func (f *forwarding) on(value *kv.NodeNetwork) (on bool, err error) {
+// on reports whether forwarding is on for families.
+func (f *forwarding) on(families []byte) (on bool, err error) {
 	on = true
 	err = f.within(func() error {
-		for _, name := range f.settings(value) {
-			have, err := readSetting(name)
+		for _, family := range families {
+			have, err := readSetting(f.setting(family))
 			if err != nil {
 				return err
 			}
@@ -82,11 +86,14 @@ func (f *forwarding) on(value *kv.NodeNetwork) (on bool, err error) {
 	return on, err
 }
 
-// create turns forwarding on. A setting that is on is not written, so /proc/sys
+func (f *forwarding) create(value *kv.NodeNetwork) error { return f.turnOn(podFamilies(value)) }
+
+// turnOn turns forwarding on for families. A setting that is on is not written, so /proc/sys
 // may be read-only then.
-func (f *forwarding) create(value *kv.NodeNetwork) error {
+func (f *forwarding) turnOn(families []byte) error {
 	return f.within(func() error {
-		for _, name := range f.settings(value) {
+		for _, family := range families {
+			name := f.setting(family)
 			if have, err := readSetting(name); err == nil && have != "1" && name == forwarding6 {
 				f.warnAdvertised()
 			}

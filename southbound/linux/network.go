@@ -207,11 +207,10 @@ func readNetwork(value proto.Message) (n network, err error) {
 	if !ok {
 		return n, fmt.Errorf("the value is a %T, want a Network", value)
 	}
-	switch n.table = m.GetTable(); n.table {
-	case unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT:
-		return n, fmt.Errorf("table %d belongs to the kernel: want another one", n.table)
-	case 0, unix.RT_TABLE_MAIN:
-		n.table = unix.RT_TABLE_MAIN
+	if n.table, err = readTable(m.GetTable()); err != nil {
+		return n, err
+	}
+	if n.table == unix.RT_TABLE_MAIN {
 		if !m.GetClosed() {
 			return n, nil
 		}
@@ -228,6 +227,17 @@ func readNetwork(value proto.Message) (n network, err error) {
 		n.closed = append(n.closed, object{kind: closedObject, prefix: defaultRoute(family), table: n.table})
 	}
 	return n, nil
+}
+
+// readTable reads the number of a table; 0 is the main one.
+func readTable(table uint32) (uint32, error) {
+	switch table {
+	case unix.RT_TABLE_LOCAL, unix.RT_TABLE_DEFAULT:
+		return 0, fmt.Errorf("table %d belongs to the kernel: want another one", table)
+	case 0:
+		return unix.RT_TABLE_MAIN, nil
+	}
+	return table, nil
 }
 
 // tableRoutes returns the routes of a table, or with table 0 those of ours in all tables.

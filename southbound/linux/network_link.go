@@ -108,22 +108,23 @@ func readNetworkLink(key string, value proto.Message) (networkLink, error) {
 	if key != kv.SinkLinkPrefix+m.GetNetwork() {
 		return networkLink{}, fmt.Errorf("its network %q is not that of its key", m.GetNetwork())
 	}
-	table, err := readNetwork(&kv.Network{Table: m.GetTable()})
+	table, err := readTable(m.GetTable())
 	if err != nil {
 		return networkLink{}, err
 	}
-	if !table.custom() {
+	if table == unix.RT_TABLE_MAIN {
 		return networkLink{}, errors.New("table: want that of a network of its own, not the main table")
 	}
 	want := networkLink{name: networkLinkName(m.GetVni()), alias: networkAlias + m.GetNetwork()}
-	want.vxlanLink, err = readVXLAN(
-		&kv.NodeNetwork{Vni: m.GetVni(), Underlay: m.GetUnderlay(), VxlanMac: m.GetMac(), Mtu: m.GetMtu()},
-	)
+	want.vxlanLink, err = readVXLANLink(m.GetVni(), m.GetMtu(), m.GetUnderlay())
 	if err != nil {
 		return networkLink{}, err
 	}
+	if want.mac, err = readMAC("mac", m.GetMac()); err != nil {
+		return networkLink{}, err
+	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		want.rules = append(want.rules, object{kind: ruleObject, prefix: defaultRoute(family), table: table.table})
+		want.rules = append(want.rules, object{kind: ruleObject, prefix: defaultRoute(family), table: table})
 	}
 	return want, nil
 }

@@ -57,6 +57,7 @@ type object struct {
 	gateway netip.Addr   // of a route; zero: the destination is on the link
 	mac     hardware     // of a neighbour
 	table   uint32       // of a route or rule; 0: the rule rejects the packet
+	odd     bool         // in a form that no descriptor of this package makes, so no wanted object is
 }
 
 // last reports whether the object is a route for packets that no other route takes.
@@ -212,11 +213,9 @@ type parsed struct {
 	ours  bool   // it has our mark
 
 	protocol byte   // of a route
+	form     byte   // of a route: unicast, unreachable, ...
 	position uint32 // of a rule: its priority
 }
-
-// unusual reports whether a route or rule has a form that no descriptor of this package makes.
-func (p parsed) unusual() bool { return p.mac != hardware{} }
 
 // parseAddress reads an ifaddrmsg.
 func parseAddress(b []byte) (p parsed, ok bool) {
@@ -244,10 +243,7 @@ func parseAddress(b []byte) (p parsed, ok bool) {
 	}
 	p.prefix = netip.PrefixFrom(address, bits)
 	const want = unix.IFA_F_PERMANENT | ifaNoPrefix
-	usable := flags&want == want && flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0
-	if !usable {
-		p.table = 1 // differs from every wanted one
-	}
+	p.odd = flags&want != want || flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
 	return p, address.IsValid() && scope != unix.RT_SCOPE_LINK
 }
 
@@ -286,7 +282,8 @@ func parseRoute(b []byte) (p parsed, ok bool) {
 	if b[0] == unix.AF_INET6 {
 		address = netip.IPv6Unspecified()
 	}
-	kind, plain := b[7], true
+	plain := true
+	p.form = b[7]
 	priority := uint32(0)
 	rtnl.Attributes(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
 		switch kind {
@@ -306,12 +303,12 @@ func parseRoute(b []byte) (p parsed, ok bool) {
 	})
 	p.prefix = netip.PrefixFrom(address, int(b[1]))
 	switch {
-	case kind == unix.RTN_BLACKHOLE && priority == lastMetric:
+	case p.form == unix.RTN_BLACKHOLE && priority == lastMetric:
 		p.kind, p.index = closedObject, 0
-	case kind == unix.RTN_UNREACHABLE && priority == lastMetric:
+	case p.form == unix.RTN_UNREACHABLE && priority == lastMetric:
 		p.kind, p.index = rejectObject, 0
-	case kind != unix.RTN_UNICAST || !plain || priority != 0 && (address.Is4() || priority != routeMetric6):
-		p.mac[0] = 1 // differs from every wanted one
+	default:
+		p.odd = p.form != unix.RTN_UNICAST || !plain || priority != 0 && (address.Is4() || priority != routeMetric6)
 	}
 	return p, address.IsValid()
 }

@@ -87,9 +87,11 @@ func (d *routes) moved(m syscall.NetlinkMessage) (p routePlace, ok bool) {
 	way, watched := d.watched[p]
 	d.mu.Unlock()
 	if m.Header.Type == unix.RTM_NEWROUTE && int(r.protocol) == ownProtocol {
-		unreachable := way.transport == kv.Transport_DIRECT && !way.gateway.IsValid()
-		same := r.gateway == way.gateway && r.unusual() == unreachable
-		return p, watched && !same
+		same := !r.odd
+		if way.transport == kv.Transport_DIRECT && !way.gateway.IsValid() {
+			same = r.form == unix.RTN_UNREACHABLE
+		}
+		return p, watched && !(same && r.gateway == way.gateway)
 	}
 	return p, watched
 }

@@ -126,17 +126,14 @@ func parseRule(b []byte) (p parsed, ok bool) {
 	case suppressed == uint32(p.prefix.Addr().BitLen()-1) && group == ordinaryGroup+1:
 		p.kind, want = podsObject, podsPriority
 	}
-	if priority != want || action != actionToTable {
-		p.mac[0] = 1 // differs from every wanted one
-	}
-	p.position = priority
+	p.odd, p.position = priority != want || action != actionToTable, priority
 	return p, p.ours
 }
 
 // removal returns the request that removes a rule of a dump, of whichever form.
 func (p parsed) removal() *rtnl.Request {
 	r := p.remove(linkID{name: p.name})
-	if !p.unusual() {
+	if !p.odd {
 		return r
 	}
 	m := make(rtnl.Message, sizeofFibRule)

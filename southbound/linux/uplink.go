@@ -270,7 +270,7 @@ func (u *uplinks) apply(want uplink) error {
 // connectPods makes what pods of this node need to reach each other, with or without a link:
 // the rules to them, and forwarding.
 func (u *uplinks) connectPods(want uplink) error {
-	if err := (&forwarding{u.opt.Namespace, u.opt.Log}).create(want.node()); err != nil {
+	if err := (&forwarding{u.opt.Namespace, u.opt.Log}).turnOn(want.families); err != nil {
 		return err
 	}
 	return u.shareRules()

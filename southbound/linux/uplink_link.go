@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
@@ -211,11 +210,6 @@ func (want uplink) settings(link string) (all []uplinkSetting) {
 	return all
 }
 
-// node returns a value whose settings are those that the families of an uplink need.
-func (want uplink) node() *kv.NodeNetwork {
-	return &kv.NodeNetwork{PodSubnets: texts(want.ranges)}
-}
-
 const (
 	allFilter    = "net.ipv4.conf.all.rp_filter"
 	linkFilter   = "net.ipv4.conf.%s.rp_filter"
@@ -273,7 +267,7 @@ func (u *uplinks) prepare(want uplink, link hostLink) error {
 // prepared reports whether the settings are as an uplink needs them. A setting that only
 // makes packets faster does not count: it may be impossible to write.
 func (u *uplinks) prepared(want uplink, link hostLink) (is bool, err error) {
-	if is, err = (&forwarding{u.opt.Namespace, u.opt.Log}).on(want.node()); err != nil || !is {
+	if is, err = (&forwarding{u.opt.Namespace, u.opt.Log}).on(want.families); err != nil || !is {
 		return false, err
 	}
 	err = u.ns.Do(func() error {

@@ -57,15 +57,8 @@ type vxlanLink struct {
 // readVXLAN reads the wanted link from a value. The link uses one family of the underlay,
 // that of the node's first address.
 func readVXLAN(value *kv.NodeNetwork) (vxlanLink, error) {
-	want := vxlanLink{vni: int(value.GetVni()), mtu: int(value.GetMtu())}
-	if want.vni == 0 || want.vni >= 1<<24 {
-		return vxlanLink{}, fmt.Errorf("vni %d: want 1 to %d", want.vni, 1<<24-1)
-	}
-	if len(value.GetUnderlay()) == 0 {
-		return vxlanLink{}, errors.New("underlay: want an address of this node on the underlay")
-	}
-	var err error
-	if want.local, err = readAddr("underlay", value.GetUnderlay()[0]); err != nil {
+	want, err := readVXLANLink(value.GetVni(), value.GetMtu(), value.GetUnderlay())
+	if err != nil {
 		return vxlanLink{}, err
 	}
 	if want.mac, err = readMAC("vxlan_mac", value.GetVxlanMac()); err != nil {
@@ -75,6 +68,19 @@ func readVXLAN(value *kv.NodeNetwork) (vxlanLink, error) {
 		return vxlanLink{}, err
 	}
 	return want, nil
+}
+
+// readVXLANLink reads what each VXLAN link has.
+func readVXLANLink(vni, mtu uint32, underlay []string) (want vxlanLink, err error) {
+	want = vxlanLink{vni: int(vni), mtu: int(mtu)}
+	if vni == 0 || vni >= 1<<24 {
+		return vxlanLink{}, fmt.Errorf("vni %d: want 1 to %d", vni, 1<<24-1)
+	}
+	if len(underlay) == 0 {
+		return vxlanLink{}, errors.New("underlay: want an address of this node on the underlay")
+	}
+	want.local, err = readAddr("underlay", underlay[0])
+	return want, err
 }
 
 func (v *vxlan) wanted(value *kv.NodeNetwork) bool { return value.GetTransport() == kv.Transport_VXLAN }
