@@ -91,7 +91,7 @@ func (d *routes) moved(m syscall.NetlinkMessage) (p routePlace, ok bool) {
 		if way.transport == kv.Transport_DIRECT && !way.gateway.IsValid() {
 			same = r.form == unix.RTN_UNREACHABLE
 		}
-		return p, watched && !(same && r.gateway == way.gateway)
+		return p, watched && (!same || r.gateway != way.gateway)
 	}
 	return p, watched
 }

@@ -34,17 +34,42 @@ func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) er
 		return err
 	case !found:
 		return fmt.Errorf("the node has no link %s", p.hostName)
-	case host.alias != aliasPrefix+p.key:
-		return fmt.Errorf("link %s of the node has alias %q, not %q", p.hostName, host.alias, aliasPrefix+p.key)
-	case host.group != wireGroup:
-		return fmt.Errorf("link %s of the node has group %#x, not %#x", p.hostName, host.group, wireGroup)
-	case p.isolated() && host.filter != 0:
-		return fmt.Errorf(
-			"link %s of the node checks sources: net.ipv4.conf.%s.rp_filter is not 0",
-			p.hostName,
-			p.hostName,
-		)
 	}
+	rules, err := listRules(w.host)
+	if err != nil {
+		return err
+	}
+	outside, err := readObjects(w.host, host.index)
+	if err != nil {
+		return err
+	}
+	return w.compare(p, host, hostObjects(host.linkID, outside[host.index], rules))
+}
+
+// compare compares a plan with the host end of a wire, and then with the end of the pod. Its
+// error names each difference.
+func (w *Wires) compare(p *wirePlan, host hostLink, have *linkObjects) error {
+	errs := []error{p.inspectLink(ofNode, host, p.hostMAC), p.differences(p.host, have).err(ofNode)}
+	switch {
+	case host.name != p.hostName:
+		errs = append(errs, fmt.Errorf("link %s of the node is that of %s", host.name, p.hostName))
+	case host.alias != aliasPrefix+p.key:
+		errs = append(
+			errs,
+			fmt.Errorf("link %s of the node has alias %q, not %q", p.hostName, host.alias, aliasPrefix+p.key),
+		)
+	case host.group != wireGroup:
+		errs = append(errs, fmt.Errorf("link %s of the node has group %#x, not %#x", p.hostName, host.group, wireGroup))
+	case p.isolated() && host.filter != 0:
+		errs = append(errs, fmt.Errorf(
+			"link %s of the node checks sources: net.ipv4.conf.%s.rp_filter is not 0", p.hostName, p.hostName,
+		))
+	}
+	return errors.Join(append(errs, w.comparePod(p, host))...)
+}
+
+// comparePod compares a plan with the end of the pod.
+func (w *Wires) comparePod(p *wirePlan, host hostLink) error {
 	ns, err := openPod(p)
 	if err != nil {
 		return err
@@ -67,22 +92,12 @@ func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) er
 	case pod.index != host.peer || pod.peer != host.index:
 		return fmt.Errorf("link %s of %s is not the other end of %s", p.podName, p.netns, p.hostName)
 	}
-	rules, err := listRules(w.host)
-	if err != nil {
-		return err
-	}
-	outside, err := readObjects(w.host, host.index)
-	if err != nil {
-		return err
-	}
 	inside, err := readObjects(s, pod.index)
 	if err != nil {
 		return err
 	}
 	return errors.Join(
-		p.inspectLink(ofNode, host, p.hostMAC),
 		p.inspectLink("of "+p.netns, pod, p.podMAC),
-		p.differences(p.host, hostObjects(host.linkID, outside[host.index], rules)).err(ofNode),
 		p.differences(p.pod, inside[pod.index]).err("of "+p.netns),
 	)
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // unknownPrefix begins the keys of what a crash has left, and of no wanted value: links of
@@ -69,7 +68,7 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 		if p != nil && p.isolated() {
 			named[link.name] = key
 		}
-		if p != nil && w.complete(p, link, objects) {
+		if p != nil && w.compare(p, link, objects) == nil {
 			all = append(all, messages[key])
 		} else {
 			all = append(all, controller.Value{Key: key, Message: remains(link, objects)})
@@ -114,39 +113,6 @@ func strayRules(links []hostLink, rules []parsed) map[string]uint32 {
 		delete(tables, l.name)
 	}
 	return tables
-}
-
-// complete reports whether a wire is as its plan says.
-func (w *Wires) complete(p *wirePlan, link hostLink, have *linkObjects) bool {
-	switch {
-	case link.alias != aliasPrefix+p.key, link.name != p.hostName, link.group != wireGroup, !link.up,
-		link.mac != p.hostMAC, p.mtu != 0 && link.mtu != p.mtu, p.isolated() && link.filter != 0, link.routers:
-		return false
-	}
-	if !p.differences(p.host, have).none() {
-		return false
-	}
-	ns, err := rtnl.Open(p.netns)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = ns.Close() }()
-	s, err := ns.Dial()
-	if err != nil {
-		return false
-	}
-	defer func() { _ = s.Close() }()
-	if w.differs(p, ns, s) != nil {
-		return false
-	}
-	pod, found, err := getLink(s, p.podName)
-	switch {
-	case err != nil, !found, pod.index != link.peer, pod.peer != link.index, !pod.up,
-		pod.mac != p.podMAC, p.mtu != 0 && pod.mtu != p.mtu:
-		return false
-	}
-	inside, err := readObjects(s, pod.index)
-	return err == nil && p.differences(p.pod, inside[pod.index]).none()
 }
 
 // remains returns what the kernel shows of a wire at the host end.
