@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -53,6 +52,7 @@ type assembly struct {
 	store      kvdb.Store
 	ledger     *ledger.Ledger
 	loop       *controller.Controller
+	claimers   *ipam.Claimers
 	idClaimer  *nodesync.IDClaimer
 	claimer    *claims.Claimer
 	conditions *conditionWriter // nil: the store has no Node object
@@ -146,7 +146,7 @@ func assemble(
 	if err := a.openLedger(ctx, d); err != nil {
 		return nil, err
 	}
-	a.loop = controller.New(loopConfig(conf.Cadastre), controller.Deps{
+	a.loop = controller.New(nodeconfig.LoopConfig(conf.Cadastre), controller.Deps{
 		Log:     log,
 		Sink:    d.sink,
 		Observe: a.observe(),
@@ -174,7 +174,7 @@ func assemble(
 		Node:      node.Name,
 		Store:     a.store,
 		EventLoop: a.loop,
-		Claim:     a.claim,
+		Claim:     a.claimers.Confirm,
 		Repair:    both(nodesync.Repair(node.Name), ipam.Repair(a.contivconf)),
 		Mirror:    d.mirror,
 		Ready:     a.hasID,
@@ -228,54 +228,31 @@ func (a *assembly) openLedger(ctx context.Context, d dependencies) (err error) {
 // makeClaimers makes the claimers of the node's ID and of its prefixes, which run
 // beside the event loop.
 func (a *assembly) makeClaimers(d dependencies) (err error) {
-	ids := a.conf.Cadastre.NodeIDs
-	a.idClaimer, err = nodesync.NewIDClaimer(nodesync.IDClaimerDeps{
-		Log:       a.log,
-		Store:     a.store,
-		Disk:      d.disk,
-		EventLoop: a.loop,
-		Leases:    idLeases{a.ledger},
-		Docker:    a.dockerSubnets,
+	a.claimers, err = ipam.NewClaimers(ipam.ClaimersDeps{
+		Log:        a.log,
+		Config:     a.conf.Cadastre,
+		ContivConf: a.contivconf,
+		Store:      a.store,
+		Alone:      d.mirror == nil,
+		Disk:       d.disk,
+		EventLoop:  a.loop,
+		Ledger:     a.ledger,
 		Identity: nodesync.Identity{
-			Name:       a.node.Name,
-			Instance:   d.instance,
-			Session:    d.session,
-			Machine:    d.machine,
-			Pinned:     a.conf.Cadastre.NodeID,
-			Limit:      ipam.NodeIDLimit(a.contivconf),
-			Fresh:      ids.Fresh,
-			Expire:     ids.Expire,
-			Random:     d.random,
-			Claims:     a.register(),
-			Explicit:   ipam.ExplicitBlocks(a.contivconf),
-			Quarantine: quarantine(a.conf, d),
+			Name:     a.node.Name,
+			Instance: d.instance,
+			Session:  d.session,
+			Machine:  d.machine,
 		},
-		Refresh:   ids.Refresh,
-		Expire:    ids.Expire,
-		FirstWait: firstWait(a.conf),
-		Alone:     d.mirror == nil,
-		Now:       a.clock.now,
-		Random:    d.random,
+		Docker:  a.dockerSubnets,
+		Changed: a.conditions.look,
+		Now:     a.clock.now,
+		Random:  d.random,
 	})
 	if err != nil {
 		return err
 	}
-	a.claimer, err = claims.NewClaimer(claims.ClaimerDeps{
-		Log:      a.log,
-		Register: *a.register(),
-		Disk:     d.disk,
-		Node:     a.idClaimer.Claimant,
-		InUse:    a.leased,
-		Changed:  a.claimsChanged,
-		Asked:    a.claimsAsked,
-		Suspend:  func(why string) { a.ledger.Suspend("claims", why) },
-		Initial:  a.initialClaims(),
-		CoolDown: a.conf.Cadastre.CoolDown,
-		Refresh:  ids.Refresh,
-		Now:      a.clock.now,
-		Random:   d.random,
-	})
-	return err
+	a.idClaimer, a.claimer = a.claimers.IDs, a.claimers.Prefixes
+	return nil
 }
 
 // makePlugins makes the plugins in the order in which the event loop calls them.
@@ -428,31 +405,4 @@ func newUUID() string {
 	_, _ = rand.Read(b[:]) // never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
-
-// loopConfig returns the event loop's part of the configuration. Only the embedded
-// store has a deadline for the first resync. A cluster store may be away for any time:
-// the agent waits, serves existing leases, and its status names what it waits for.
-func loopConfig(all contivconf.Cadastre) controller.Config {
-	const never time.Duration = math.MaxInt64
-	conf, c := controller.DefaultConfig(), all.Controller
-	conf.EnableRetry = c.EnableRetry
-	conf.DelayRetry = c.DelayRetry
-	conf.MaxRetryAttempts = c.MaxRetryAttempts
-	conf.EnableExpBackoffRetry = c.EnableExpBackoffRetry
-	conf.StartupResyncDeadline = never
-	if all.KVDB.Type == contivconf.KVDBBolt {
-		conf.StartupResyncDeadline = c.StartupResyncDeadline
-	}
-	conf.EnablePeriodicHealing = c.EnablePeriodicHealing
-	conf.PeriodicHealingInterval = c.PeriodicHealingInterval
-	conf.DelayAfterErrorHealing = c.DelayAfterErrorHealing
-	conf.HealingBackoffLimit = c.HealingBackoffLimit
-	conf.MaxHealingAttempts = c.MaxHealingAttempts
-	conf.EventTimeout = c.EventTimeout
-	conf.EnableVerification = c.EnableVerification
-	conf.RecordEventHistory = c.RecordEventHistory
-	conf.EventHistoryAgeLimit = c.EventHistoryAgeLimit
-	conf.PermanentlyRecordedInitPeriod = c.PermanentlyRecordedInitPeriod
-	return conf
 }

@@ -230,7 +230,7 @@ func (a *assembly) clusterViews() clusterViews {
 		Networks:   a.ipam,
 		Ledger:     a.ledger,
 		Store:      a.store,
-		Claims:     a.register(),
+		Claims:     a.claimers.Register(),
 		Now:        a.clock.now,
 	}}
 }

@@ -264,17 +264,6 @@ func both(a, b kubestate.Repair) kubestate.Repair {
 	}
 }
 
-// firstWait returns the time for which the first node of a store waits for other
-// nodes: as long as they take to notice that the store is back. Only this node uses the
-// embedded store.
-func firstWait(conf *contivconf.Config) time.Duration {
-	if conf.Cadastre.KVDB.Type == contivconf.KVDBBolt {
-		return 0
-	}
-	c := conf.Cadastre.Controller
-	return min(3*c.RemoteDBProbingInterval, c.StartupResyncDeadline/2)
-}
-
 // timing returns the part of the configuration that kubestate uses.
 func timing(conf *contivconf.Config) kubestate.Timing {
 	c := conf.Cadastre.Controller

@@ -8,8 +8,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"math"
-	"time"
 
 	"github.com/ligato/cn-infra/infra"
 	"github.com/ligato/cn-infra/logging"
@@ -18,6 +16,7 @@ import (
 	"github.com/cadastre/cadastre/ligato/internal/background"
 	"github.com/cadastre/cadastre/ligato/plugins/node"
 	"github.com/cadastre/cadastre/ligato/slogger"
+	"github.com/cadastre/cadastre/plugins/contivconf/nodeconfig"
 )
 
 // Deps holds the dependencies of the plugin. Ligato initialises the handlers before the
@@ -105,7 +104,7 @@ func (p *Plugin) String() string { return p.Deps.String() }
 
 // Init makes the event loop.
 func (p *Plugin) Init() error {
-	p.loop = controller.New(config(p.Node), controller.Deps{
+	p.loop = controller.New(nodeconfig.LoopConfig(p.Node.Conf().Cadastre), controller.Deps{
 		Log:        slogger.New(p.Log),
 		Sink:       p.Sink,
 		Handlers:   p.EventHandlers,
@@ -140,30 +139,4 @@ func (p *Plugin) Close() error {
 		_ = p.loop.Close()
 	}
 	return nil
-}
-
-// config returns the loop's part of contiv.conf. With a cluster store the first resync may
-// take any time.
-func config(n *node.Plugin) controller.Config {
-	const never time.Duration = math.MaxInt64
-	c, conf := n.Conf().Cadastre.Controller, controller.DefaultConfig()
-	conf.EnableRetry = c.EnableRetry
-	conf.DelayRetry = c.DelayRetry
-	conf.MaxRetryAttempts = c.MaxRetryAttempts
-	conf.EnableExpBackoffRetry = c.EnableExpBackoffRetry
-	conf.StartupResyncDeadline = never
-	if n.Alone() {
-		conf.StartupResyncDeadline = c.StartupResyncDeadline
-	}
-	conf.EnablePeriodicHealing = c.EnablePeriodicHealing
-	conf.PeriodicHealingInterval = c.PeriodicHealingInterval
-	conf.DelayAfterErrorHealing = c.DelayAfterErrorHealing
-	conf.HealingBackoffLimit = c.HealingBackoffLimit
-	conf.MaxHealingAttempts = c.MaxHealingAttempts
-	conf.EventTimeout = c.EventTimeout
-	conf.EnableVerification = c.EnableVerification
-	conf.RecordEventHistory = c.RecordEventHistory
-	conf.EventHistoryAgeLimit = c.EventHistoryAgeLimit
-	conf.PermanentlyRecordedInitPeriod = c.PermanentlyRecordedInitPeriod
-	return conf
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package ipam
 
 import (
 	"context"
@@ -24,9 +24,9 @@ func TestAChangeOfClaimsIsNotLostToAFullQueue(t *testing.T) {
 		conf := controller.DefaultConfig()
 		conf.QueueSize = 1
 		loop := controller.New(conf, controller.Deps{Log: slog.New(slog.DiscardHandler)})
-		a := &assembly{log: slog.New(slog.DiscardHandler), loop: loop}
+		c := &Claimers{ClaimersDeps: ClaimersDeps{Log: slog.New(slog.DiscardHandler), EventLoop: loop}}
 		g.Expect(loop.PushEvent(&nodesync.NodeIDChange{})).To(Succeed())
-		a.claimsChanged()
+		c.changed()
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func() { done <- loop.Run(ctx) }()
@@ -39,9 +39,9 @@ func TestAChangeOfClaimsIsNotLostToAFullQueue(t *testing.T) {
 			names = append(names, r.Name)
 		}
 		g.Expect(names).To(ContainElement((&nodesync.ClaimChange{}).GetName()))
-		a.claimsChanged()
+		c.changed()
 		cancel()
 		g.Expect(<-done).To(Succeed())
-		a.claimsChanged() // ends with the loop
+		c.changed() // ends with the loop
 	})
 }
