@@ -26,6 +26,7 @@ func clocks() exceptions {
 		"plugins/kubestate/kubestate.go: time.After":      "the pause before the store is tried again",
 		"plugins/kubestate/kubestate.go: time.NewTicker":  "when the store is probed and the mirror written",
 		"plugins/kubestate/mirror.go: time.After":         "how long the store may take before the mirror is used",
+		"plugins/ipam/claimers.go: time.AfterFunc":        "the pause before an event is pushed again",
 		"plugins/ipam/nodeset/follow.go: time.NewTimer":   "the pause before the store is read again",
 		"plugins/ipam/nodeset/reporter.go: time.NewTimer": "the pause before the object is written again",
 		"plugins/nodesync/idclaimer.go: time.After":       "the pause between two beats",

@@ -16,7 +16,7 @@ func threads() exceptions {
 	return exceptions{
 		"ipam/datastore/jsonfile.go: Go":                              "closes a file that nothing is read from or written to; the next write but one waits for it",
 		"southbound/linux/wire_watch.go: AfterFunc":                   "ends the wait for announcements with the context; stopped by Watch",
-		"agent/claims.go: AfterFunc":                                  "tries again what a full queue refused; ends with the event loop",
+		"plugins/ipam/claimers.go: AfterFunc":                         "tries again what a full queue refused; ends with the event loop",
 		"agent/run.go: Go":                                            "all parts of the agent start here and are awaited here",
 		"cmd/cadastre-docker-plugin/run.go: Go":                       "the plugin's parts, awaited in serve",
 		"operator/runner/election.go: AfterFunc":                      "ends the controllers with the leadership; stopped when they have ended",
