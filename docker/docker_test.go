@@ -39,7 +39,7 @@ func instructions(text string) (all [][]string) {
 	return all
 }
 
-// made are the programs that make dist, dist-providers and dist-vpp put into bin/dist.
+// made are the programs that make dist puts into bin/dist, with each ONLY.
 func made(g Gomega) []string {
 	names := []string{"cni-installer"}
 	all, err := filepath.Glob("../cmd/*")
@@ -88,7 +88,7 @@ func TestDockerfile(t *testing.T) {
 		last[stage][f[0]] = f
 		switch {
 		case f[0] == "RUN":
-			g.Expect(strings.Join(f, " ")).To(BeElementOf("RUN go mod download", "RUN make dist", "RUN make dist-vpp", "RUN make dist-providers PROVIDERS=${CLOUD}"))
+			g.Expect(strings.Join(f, " ")).To(BeElementOf("RUN go mod download", "RUN make dist", "RUN make dist ONLY=vpp", "RUN make dist ONLY=${CLOUD}"))
 		case f[0] == "COPY" && from[stage] == "scratch":
 			g.Expect(f[1]).To(HavePrefix("--from=build"))
 			for _, path := range f[2 : len(f)-1] {

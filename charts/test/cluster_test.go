@@ -53,7 +53,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	dir := os.Getenv(assets)
 	if dir == "" {
-		t.Skip("NOT RUN: " + assets + " is not set: make e2e-chart builds a control plane and sets it")
+		t.Skip("NOT RUN: " + assets + " is not set: make ci SUITE=e2e-chart builds a control plane and sets it")
 	}
 	c := &cluster{Gomega: NewWithT(t), t: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	log.SetLogger(logr.Discard())

@@ -142,10 +142,10 @@ func TestRelease(t *testing.T) {
 }
 
 // TestTwice makes a whole release twice, with empty caches of Go, and compares. It takes
-// tens of minutes: make release-twice.
+// tens of minutes: make ci SUITE=release-twice.
 func TestTwice(t *testing.T) {
 	if os.Getenv("CADASTRE_TEST_RELEASE") != "twice" {
-		t.Skip("NOT RUN: it takes tens of minutes: make release-twice")
+		t.Skip("NOT RUN: it takes tens of minutes: make ci SUITE=release-twice")
 	}
 	one, two := t.TempDir(), t.TempDir()
 	for _, dir := range []string{one, two} {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestSmoke has the first promise in a few seconds, for make test: an address that was
-// answered is still there after a kill, and is free after the DEL. All else is in make system.
+// answered is still there after a kill, and is free after the DEL. All else is in make ci SUITE=system.
 func TestSmoke(t *testing.T) {
 	g, n := NewWithT(t), newNode(t, tightConf)
 	k, other := Key{"net", "smoke", "eth0"}, Key{"net", "other", "eth0"}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command ci runs targets of the Makefile for "make ci", and ends with a table of what
-// ran, for how long, and what did not run, and why.
+// Command ci runs targets of the Makefile and suites (suites.mk) for "make ci". It ends with a
+// table of what ran, for how long, and what did not run, and why.
 //
 //	go run ./test/ci -first "test control-plane" -lane "race fuzz" -lane "e2e-docker vpp:EFFORT=10"
 //
@@ -13,12 +13,16 @@
 // "make vpp EFFORT=10". The output of a target is printed when it ends, whole, and is kept
 // in the folder of -logs. After -limit, all that runs is ended, and the table is printed.
 //
+// A suite of modules runs if they, or what they import, have changed since the merge base with
+// -base. If there is none, it runs.
+//
 // With -strict (CI=true) a target fails if a part of it did not run (its output says "NOT
 // RUN" and why), except for the reasons of mayLack.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -36,7 +40,7 @@ import (
 )
 
 func main() {
-	r := run{out: os.Stdout, make: "make", now: time.Now}
+	r := run{out: os.Stdout, make: "make", file: "test/ci/suites.mk", now: time.Now}
 	var first string
 	var lanes []string
 	flag.StringVar(&first, "first", "", "targets that run before the lanes, one after another")
@@ -46,12 +50,23 @@ func main() {
 	})
 	flag.StringVar(&r.logs, "logs", ".cache/ci", "the folder of the outputs")
 	flag.BoolVar(&r.strict, "strict", os.Getenv("CI") == "true", "a part that does not run fails its target (CI=true)")
+	base := flag.String(
+		"base",
+		cmp.Or(os.Getenv("CI_BASE"), "origin/main"),
+		"the commit or branch to compare with (CI_BASE)",
+	)
 	limit := flag.Duration("limit", 85*time.Minute, "how long all of it may take")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("ended after %v", *limit))
 	defer cancel()
+	root, err := os.Getwd()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	r.changes = since(ctx, root, *base)
 	if err := r.all(ctx, first, lanes); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -62,10 +77,12 @@ func main() {
 type run struct {
 	out  io.Writer
 	make string
+	file string // of the targets; "": the Makefile
 	logs string
 	now  func() time.Time
 	// strict fails a target a part of which did not run.
-	strict bool
+	strict  bool
+	changes changes
 
 	began time.Time
 	ran   []*target  // in the order of the table
@@ -86,6 +103,7 @@ type target struct {
 	last   []string // lines of its output
 	fails  failures
 	begun  bool
+	spared bool // nothing that it tests has changed
 }
 
 // all runs every target and prints the table. It fails if a target failed or did not run.
@@ -118,7 +136,7 @@ func (r *run) all(ctx context.Context, first string, lanes []string) error {
 	wait.Wait()
 	var failed []string
 	for _, t := range r.ran {
-		if t.err != nil || !t.begun {
+		if t.err != nil || !t.begun && !t.spared {
 			failed = append(failed, t.name)
 		}
 	}
@@ -140,6 +158,10 @@ func (r *run) targets(text string) []*target {
 
 // target makes one target, and prints its output when it ends.
 func (r *run) target(ctx context.Context, t *target) {
+	name, _, _ := strings.Cut(t.name, ":")
+	if t.spared = r.changes.spare(ctx, name); t.spared {
+		return
+	}
 	t.begun = true
 	r.printf("=== make %s begins after %v\n", t.name, r.now().Sub(r.began).Round(time.Second))
 	path := filepath.Join(r.logs, strings.NewReplacer(":", "-", "=", "-", "/", "-").Replace(t.name)+".log")
@@ -149,7 +171,11 @@ func (r *run) target(ctx context.Context, t *target) {
 		return
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.CommandContext(ctx, r.make, strings.Split(t.name, ":")...)
+	args := strings.Split(t.name, ":")
+	if r.file != "" {
+		args = append([]string{"-f", r.file}, args...)
+	}
+	cmd := exec.CommandContext(ctx, r.make, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	// The programs of a test are in the group of their make: they end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -236,6 +262,8 @@ func (r *run) table() {
 	for _, t := range r.ran {
 		result := "ok"
 		switch {
+		case t.spared:
+			result = "not changed, and nothing that it imports"
 		case !t.begun:
 			result = "DID NOT RUN: an earlier target failed, or the time was over"
 		case t.err != nil:

@@ -48,6 +48,17 @@ func TestTheTable(t *testing.T) {
 		` +a part did not run: this machine has no kubectl\nvpp:EFFORT=10 +\d+s +\d+s  ok\nall +\d+s\n$`))
 }
 
+// TestASparedSuite: the table says of a suite that it did not run since nothing has changed.
+func TestASparedSuite(t *testing.T) {
+	g := NewWithT(t)
+	r, out := world(t)
+	root, _, _ := branch(t)
+	r.changes = since(t.Context(), root, "main")
+	g.Expect(r.all(t.Context(), "", []string{"vpp:EFFORT=10 race"})).To(Succeed())
+	g.Expect(out.String()).NotTo(ContainSubstring("made vpp"))
+	g.Expect(out.String()).To(MatchRegexp(`vpp:EFFORT=10 +0s +0s  not changed, and nothing that it imports\nrace +\d+s +\d+s  ok`))
+}
+
 // TestAFirstTargetThatFails: nothing else runs, and the table says so.
 func TestAFirstTargetThatFails(t *testing.T) {
 	g := NewWithT(t)

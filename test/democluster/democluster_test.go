@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { stagetest.Main(m, main) }
 
 func TestCluster(t *testing.T) {
-	effort.Need(t, "an end-to-end test, which make demo-cluster runs once")
+	effort.Need(t, "an end-to-end test, which make demo CLUSTER=1 runs once")
 	b := stagetest.BuildAll(t)
 	with := withNamespaces(t)
 	for _, w := range []stage.Way{with, stage.WayNone} {
@@ -38,7 +38,7 @@ func TestCluster(t *testing.T) {
 	t.Run("failing", func(t *testing.T) { testFailing(t, b) })
 }
 
-// withNamespaces is the way that needs the least; make demo-cluster takes the other.
+// withNamespaces is the way that needs the least; make demo CLUSTER=1 takes the other.
 func withNamespaces(t *testing.T) stage.Way {
 	t.Helper()
 	if stage.TryUser(t.Context()) == nil {

@@ -27,8 +27,8 @@ func TestMain(m *testing.M) { os.Exit(nodescript.Main(m)) }
 // The longest begin counts.
 func notRun() map[string]string {
 	const (
-		cluster = "needs a cluster: make e2e-node and test/kube apply the manifests to one"
-		engine  = "needs a Docker engine: make e2e-docker runs one"
+		cluster = "needs a cluster: make ci SUITE=e2e-node and test/kube apply the manifests to one"
+		engine  = "needs a Docker engine: make ci SUITE=e2e-docker runs one"
 		kernel  = "shows objects that an agent with a data plane makes: test/network and test/cni look at them"
 		long    = "is a target of its own of make ci, or takes longer"
 		stopped = "needs an agent that has stopped: test/commands stops it for rebuild, test/chaos for restore and older programs"
@@ -38,10 +38,10 @@ func notRun() map[string]string {
 	return map[string]string{
 		"kubectl":               cluster,
 		"docker":                engine,
-		"tar -xf cadastre_":     "needs the files of a release: make e2e-release makes them, and runs the pages that need no cluster",
+		"tar -xf cadastre_":     "needs the files of a release: make ci SUITE=e2e-release makes them, and runs the pages that need no cluster",
 		"make":                  long,
 		"CADASTRE_PLOTS":        long,
-		"helm":                  "needs a cluster: make e2e-chart installs, upgrades and rolls back the charts",
+		"helm":                  "needs a cluster: make ci SUITE=e2e-chart installs, upgrades and rolls back the charts",
 		"systemctl":             "needs systemd and installed units",
 		"crictl":                "is a program of another project, and needs a container runtime",
 		"sysctl":                "changes the machine: test/migration takes these steps on a node of its own",

@@ -131,7 +131,7 @@ func program(t *testing.T, name string) string {
 		_, err = os.Stat(path)
 	}
 	if err != nil {
-		t.Skipf("NOT RUN: %s is missing (Debian's package prometheus): make e2e-metrics unpacks it into .cache/prometheus", name)
+		t.Skipf("NOT RUN: %s is missing (Debian's package prometheus): make ci SUITE=e2e-metrics unpacks it into .cache/prometheus", name)
 	}
 	return path
 }

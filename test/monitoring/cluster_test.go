@@ -53,7 +53,7 @@ func startCluster(t *testing.T) *cluster {
 	g := NewWithT(t)
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
-		t.Skip("NOT RUN: KUBEBUILDER_ASSETS is not set: make e2e-metrics builds a control plane and sets it")
+		t.Skip("NOT RUN: KUBEBUILDER_ASSETS is not set: make ci SUITE=e2e-metrics builds a control plane and sets it")
 	}
 	if err := netlab.Try(); err != nil {
 		t.Skipf("NOT RUN: network namespaces cannot be made: %v", err)

@@ -181,7 +181,7 @@ func (m *bench) killed() {
 // speed measures the throughput beside that of a plain bridge between two namespaces.
 func (m *bench) speed() {
 	if !wide() || !m.v4 || m.v6 {
-		m.t.Skip("NOT RUN: make e2e-network runs it, for IPv4 alone")
+		m.t.Skip("NOT RUN: make ci SUITE=e2e-network runs it, for IPv4 alone")
 	}
 	x, y, bridge := m.namespace(), m.namespace(), m.namespace()
 	m.ip(bridge, "link add br0 type bridge", "link set br0 up")

@@ -73,7 +73,7 @@ func median(values []int) int {
 
 const pageHead = `# The network, measured
 
-    make e2e-network    # writes this page; needs root
+    make ci SUITE=e2e-network    # writes this page; needs root
 
 Two nodes are network namespaces with a real agent each. A router stands between them. With ` + "`vxlan` and `wireguard`" + ` each node has
 a network of its own, with ` + "`nodeip` and `hostgw`" + ` they share a segment. Each transport runs with IPv4, IPv6 and both. The numbers are

@@ -288,7 +288,7 @@ func TestTheTransportChanges(t *testing.T) {
 // After a kill of the agent the wires of 250 pods are compared and nothing is made again.
 func TestAResyncOf250Pods(t *testing.T) {
 	if !wide() {
-		t.Skip("NOT RUN: make e2e-network runs it")
+		t.Skip("NOT RUN: make ci SUITE=e2e-network runs it")
 	}
 	c := newCluster(t, layout{transport: "vxlan", v4: true, v6: true, nodes: 1})
 	one := c.nodes[0]

@@ -49,7 +49,7 @@ func startPlane(t *testing.T, g Gomega, bin string) *plane {
 	t.Helper()
 	assets := os.Getenv(assetsVariable)
 	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); assets == "" || err != nil {
-		t.Logf("NOT RUN: %s names no folder with a kube-apiserver: the operator's page is not tested; make e2e-page builds it", assetsVariable)
+		t.Logf("NOT RUN: %s names no folder with a kube-apiserver: the operator's page is not tested; make ci SUITE=e2e-page builds it", assetsVariable)
 		return nil
 	}
 	quiet := slog.New(slog.DiscardHandler)

@@ -4,7 +4,7 @@
 // Package page tests the page in a headless Chromium. It does so against a real agent behind
 // "cadastre page", and against an agent's API over a ledger with 250 000 leases. It also does
 // so against a real operator with an API server, an etcd and 1000 nodes. The steps in the
-// browser are in web/e2e. "make e2e-page" installs what it needs and runs it.
+// browser are in web/e2e. "make ci SUITE=e2e-page" installs what it needs and runs it.
 package page
 
 import (
@@ -75,7 +75,7 @@ func need(t *testing.T, root string) (node string) {
 		"playwright-core (npm ci in web)":     filepath.Join(root, "web/node_modules/playwright-core"),
 	} {
 		if _, err := os.Stat(path); err != nil {
-			t.Skipf("NOT RUN: %s is missing; make e2e-page installs it", what)
+			t.Skipf("NOT RUN: %s is missing; make ci SUITE=e2e-page installs it", what)
 		}
 	}
 	return node

@@ -6,7 +6,7 @@
 // picture follows from the sources and the results alone, so a test compares the committed
 // files with what the program makes. It writes the table of docs/performance.md, too.
 //
-//	go run ./test/pictures docs    # as make plots does
+//	go run ./test/pictures docs    # as make generate does
 package main
 
 import (

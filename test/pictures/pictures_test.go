@@ -29,7 +29,7 @@ func TestPicturesFollowFromTheResults(t *testing.T) {
 		have, err := os.ReadFile(filepath.Join("../../docs", name))
 		g.Expect(err).NotTo(HaveOccurred())
 		if string(have) != want {
-			t.Errorf("docs/%s is not what the results make: run make plots", name)
+			t.Errorf("docs/%s is not what the results make: run make generate", name)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestPromisesFollowFromTheResults(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	page, err := os.ReadFile("../../docs/performance.md")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(page)).To(ContainSubstring(section.Begin+"\n"+want+section.End), "run make plots")
+	g.Expect(string(page)).To(ContainSubstring(section.Begin+"\n"+want+section.End), "run make generate")
 }
 
 // TestEveryPictureIsShown looks for a page that shows each picture, with a text for

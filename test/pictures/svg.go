@@ -41,7 +41,7 @@ func (d drawing) svg() string {
 	fmt.Fprintf(
 		&w,
 		"<!-- SPDX-FileCopyrightText: The Cadastre Authors; SPDX-License-Identifier: Apache-2.0 -->\n"+
-			"<!-- written by test/pictures (make plots): do not edit -->\n"+
+			"<!-- written by test/pictures (make generate): do not edit -->\n"+
 			`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-labelledby="t d">`+"\n"+
 			"<title id=\"t\">%s</title>\n<desc id=\"d\">%s</desc>\n%s"+`<rect width="%d" height="%d" rx="6" style="fill:var(--bg)"/>`+"\n",
 		d.width,

@@ -75,7 +75,7 @@ type Lab struct {
 func Why() string {
 	assets := os.Getenv(AssetsVariable)
 	if assets == "" {
-		return AssetsVariable + " is not set: make e2e-kube builds a control plane"
+		return AssetsVariable + " is not set: make ci SUITE=e2e-kube builds a control plane"
 	}
 	if os.Geteuid() != 0 {
 		return "this user is not root"

@@ -99,10 +99,10 @@ const (
 	importImages = "for image in cadastre-*.oci.tar; do ctr --namespace k8s.io images import \"$image\"; done"
 	seePods      = "kubectl -n cadastre-system rollout status daemonset/cadastre-agent"
 	commandLine  = "tar -xf cadastre_*_linux_amd64.tar.gz -C /usr/local --strip-components=1 --wildcards '*/bin/cadastre' '*/bin/kubectl-cadastre'"
-	unpacked     = "writes into the machine's folders; make e2e-release unpacks an archive with this line"
+	unpacked     = "writes into the machine's folders; make ci SUITE=e2e-release unpacks an archive with this line"
 	namespaced   = "kubectl apply -f cadastre_*_kubernetes/base/namespace.yaml"
-	helm         = "make e2e-chart installs the charts; make e2e-release builds these files"
-	onNodes      = "this API server has no nodes; make e2e-node runs pods of the same manifests and images with kubelet and containerd"
+	helm         = "make ci SUITE=e2e-chart installs the charts; make ci SUITE=e2e-release builds these files"
+	onNodes      = "this API server has no nodes; make ci SUITE=e2e-node runs pods of the same manifests and images with kubelet and containerd"
 )
 
 func TestInstallWithKubeadm(t *testing.T) {

@@ -94,7 +94,7 @@ func leaks() (err error) {
 func missing() string {
 	assets := os.Getenv(assetsEnv)
 	if assets == "" {
-		return assetsEnv + " is not set: make e2e-kube builds a control plane and sets it"
+		return assetsEnv + " is not set: make ci SUITE=e2e-kube builds a control plane and sets it"
 	}
 	if !filepath.IsAbs(assets) {
 		return fmt.Sprintf("%s=%s is not an absolute path", assetsEnv, assets)

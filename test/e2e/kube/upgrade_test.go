@@ -33,7 +33,7 @@ func versions(t *testing.T) (last, this version) {
 	mayRun(t)
 	dir := os.Getenv(releaseEnv)
 	if dir == "" {
-		t.Skip("NOT RUN: " + releaseEnv + " is not set: make e2e-upgrade builds the last release and sets it; none has a tag yet, or the clone is too shallow")
+		t.Skip("NOT RUN: " + releaseEnv + " is not set: make ci SUITE=e2e-upgrade builds the last release and sets it; none has a tag yet, or the clone is too shallow")
 	}
 	return version{"the last release", dir, dir}, version{"this release", os.Getenv(binEnv), filepath.Join("..", "..", "..")}
 }
