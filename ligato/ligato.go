@@ -54,38 +54,31 @@ type Agent struct {
 	LocalAPI    *localapi.Plugin
 }
 
-// New returns the plugins of an agent. opts change its node.
-func New(opts ...node.Option) *Agent {
-	a := &Agent{PluginName: "cadastre", Node: node.NewPlugin(opts...)}
+// New returns the plugins of an agent. Fields of its node may be changed before it starts.
+func New() *Agent {
+	a := &Agent{PluginName: "cadastre", Node: node.NewPlugin()}
 	a.addLigato()
-	a.Controller = controllerplugin.NewPlugin()
+	a.Controller = controllerplugin.NewPlugin(controllerplugin.Deps{})
 	loop := a.Controller.Loop()
-	a.NodeSync = nodesync.NewPlugin(nodesync.UseDeps(func(d *nodesync.Deps) {
-		d.Node, d.EventLoop = a.Node, loop
-	}))
-	a.PodManager = podmanager.NewPlugin(podmanager.UseDeps(func(d *podmanager.Deps) {
-		d.Node, d.EventLoop, d.Inspector = a.Node, loop, a.Southbound
-	}))
-	a.IPAM = ipam.NewPlugin(ipam.UseDeps(func(d *ipam.Deps) {
-		d.Node, d.EventLoop = a.Node, loop
-		d.NodeSync, d.PodManager = a.NodeSync, a.PodManager
-	}))
-	a.IPNet = ipnet.NewPlugin(ipnet.UseDeps(func(d *ipnet.Deps) {
-		d.Node, d.EventLoop = a.Node, loop
-		d.NodeSync, d.IPAM = a.NodeSync, a.IPAM
-	}))
+	a.NodeSync = nodesync.NewPlugin(nodesync.Deps{Node: a.Node, EventLoop: loop})
+	a.PodManager = podmanager.NewPlugin(podmanager.Deps{Node: a.Node, EventLoop: loop, Inspector: a.Southbound})
+	a.IPAM = ipam.NewPlugin(ipam.Deps{Node: a.Node, NodeSync: a.NodeSync, PodManager: a.PodManager, EventLoop: loop})
+	a.IPNet = ipnet.NewPlugin(ipnet.Deps{Node: a.Node, NodeSync: a.NodeSync, IPAM: a.IPAM, EventLoop: loop})
 	a.Controller.Node, a.Controller.Sink = a.Node, a.Southbound
 	a.Controller.EventHandlers = []controller.EventHandler{a.NodeSync, a.PodManager, a.IPAM, a.IPNet}
 	a.Controller.Committers = func() []controller.Committer {
 		return []controller.Committer{a.Node.Stage(), a.NodeSync, a.IPAM, a.IPNet}
 	}
-	a.KubeState = kubestate.NewPlugin(kubestate.UseDeps(func(d *kubestate.Deps) {
-		d.Node, d.NodeSync, d.IPAM, d.Controller = a.Node, a.NodeSync, a.IPAM, a.Controller
-	}))
-	a.LocalAPI = localapi.NewPlugin(localapi.UseDeps(func(d *localapi.Deps) {
-		d.Node, d.NodeSync, d.PodManager = a.Node, a.NodeSync, a.PodManager
-		d.Controller, d.KubeState = a.Controller, a.KubeState
-	}))
+	a.KubeState = kubestate.NewPlugin(kubestate.Deps{
+		Node: a.Node, NodeSync: a.NodeSync, IPAM: a.IPAM, Controller: a.Controller,
+	})
+	a.LocalAPI = localapi.NewPlugin(localapi.Deps{
+		Node:       a.Node,
+		NodeSync:   a.NodeSync,
+		PodManager: a.PodManager,
+		Controller: a.Controller,
+		KubeState:  a.KubeState,
+	})
 	return a
 }
 
@@ -103,9 +96,9 @@ func (a *Agent) addLigato() {
 	a.L3Plugin = l3plugin.NewPlugin(l3plugin.UseDeps(func(d *l3plugin.Deps) {
 		d.KVScheduler, d.NsPlugin, d.IfPlugin, d.AddrAlloc = a.KVScheduler, ns, a.IfPlugin, alloc
 	}))
-	a.Southbound = southbound.NewPlugin(southbound.UseDeps(func(d *southbound.Deps) {
-		d.KVScheduler, d.IfPlugin, d.L3Plugin, d.Failed = a.KVScheduler, a.IfPlugin, a.L3Plugin, a.Node.Fail
-	}))
+	a.Southbound = southbound.NewPlugin(southbound.Deps{
+		KVScheduler: a.KVScheduler, IfPlugin: a.IfPlugin, L3Plugin: a.L3Plugin, Failed: a.Node.Fail,
+	})
 }
 
 // Init does nothing: the plugins initialise themselves.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/ligato/cn-infra/infra"
 	"github.com/ligato/cn-infra/logging"
 )
 
@@ -100,4 +101,12 @@ func (h *handler) WithGroup(name string) slog.Handler {
 		return h
 	}
 	return &handler{h.log, h.fields, h.prefix + name + "."}
+}
+
+// Named gives a plugin its name, and a logger if it has none.
+func Named(deps *infra.PluginDeps, name string) {
+	deps.PluginName = infra.PluginName(name)
+	if deps.Log == nil {
+		deps.Log = logging.ForPlugin(name)
+	}
 }

@@ -5,7 +5,6 @@ package southbound
 
 import (
 	"github.com/ligato/cn-infra/infra"
-	"github.com/ligato/cn-infra/logging"
 	kvs "github.com/ligato/vpp-agent/plugins/kvscheduler/api"
 
 	"github.com/cadastre/cadastre/ligato/internal/background"
@@ -32,23 +31,13 @@ type Plugin struct {
 // sink is embedded under a name that Ligato's look-up of plugins does not see.
 type sink = Sink
 
-// Option changes a Plugin before it is initialised.
-type Option func(*Plugin)
-
-// UseDeps returns an Option that sets dependencies.
-func UseDeps(set func(*Deps)) Option { return func(p *Plugin) { set(&p.Deps) } }
-
 // NewPlugin returns the plugin.
-func NewPlugin(opts ...Option) *Plugin {
-	p := &Plugin{}
-	p.PluginName = "cadastre-southbound"
-	p.Failed = func(error) {}
-	for _, o := range opts {
-		o(p)
+func NewPlugin(deps Deps) *Plugin {
+	p := &Plugin{Deps: deps}
+	if p.Failed == nil {
+		p.Failed = func(error) {}
 	}
-	if p.Log == nil {
-		p.Log = logging.ForPlugin(p.String())
-	}
+	slogger.Named(&p.PluginDeps, "cadastre-southbound")
 	return p
 }
 

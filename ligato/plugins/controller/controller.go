@@ -10,7 +10,6 @@ import (
 	"errors"
 
 	"github.com/ligato/cn-infra/infra"
-	"github.com/ligato/cn-infra/logging"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ligato/internal/background"
@@ -76,23 +75,11 @@ func (l *Loop) Status() controller.Status {
 	return l.p.Status()
 }
 
-// Option changes a Plugin before it is initialised.
-type Option func(*Plugin)
-
-// UseDeps returns an Option that sets dependencies.
-func UseDeps(set func(*Deps)) Option { return func(p *Plugin) { set(&p.Deps) } }
-
 // NewPlugin returns the plugin.
-func NewPlugin(opts ...Option) *Plugin {
-	p := &Plugin{}
+func NewPlugin(deps Deps) *Plugin {
+	p := &Plugin{Deps: deps}
 	p.handle.p = p
-	p.PluginName = "cadastre-controller"
-	for _, o := range opts {
-		o(p)
-	}
-	if p.Log == nil {
-		p.Log = logging.ForPlugin(p.String())
-	}
+	slogger.Named(&p.PluginDeps, "cadastre-controller")
 	return p
 }
 

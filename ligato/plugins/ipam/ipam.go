@@ -7,7 +7,6 @@ package ipam
 
 import (
 	"github.com/ligato/cn-infra/infra"
-	"github.com/ligato/cn-infra/logging"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ligato/plugins/node"
@@ -37,22 +36,10 @@ type handler = ipam.IPAM
 
 var _ ipam.API = (*Plugin)(nil)
 
-// Option changes a Plugin before it is initialised.
-type Option func(*Plugin)
-
-// UseDeps returns an Option that sets dependencies.
-func UseDeps(set func(*Deps)) Option { return func(p *Plugin) { set(&p.Deps) } }
-
 // NewPlugin returns the plugin.
-func NewPlugin(opts ...Option) *Plugin {
-	p := &Plugin{}
-	p.PluginName = "cadastre-ipam"
-	for _, o := range opts {
-		o(p)
-	}
-	if p.Log == nil {
-		p.Log = logging.ForPlugin(p.String())
-	}
+func NewPlugin(deps Deps) *Plugin {
+	p := &Plugin{Deps: deps}
+	slogger.Named(&p.PluginDeps, "cadastre-ipam")
 	return p
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ligato/cn-infra/infra"
-	"github.com/ligato/cn-infra/logging"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cadastre/cadastre/controller"
@@ -45,22 +44,10 @@ type Plugin struct {
 	group   *background.Group
 }
 
-// Option changes a Plugin before it is initialised.
-type Option func(*Plugin)
-
-// UseDeps returns an Option that sets dependencies.
-func UseDeps(set func(*Deps)) Option { return func(p *Plugin) { set(&p.Deps) } }
-
 // NewPlugin returns the plugin.
-func NewPlugin(opts ...Option) *Plugin {
-	p := &Plugin{opened: make(chan struct{})}
-	p.PluginName = "cadastre-localapi"
-	for _, o := range opts {
-		o(p)
-	}
-	if p.Log == nil {
-		p.Log = logging.ForPlugin(p.String())
-	}
+func NewPlugin(deps Deps) *Plugin {
+	p := &Plugin{Deps: deps, opened: make(chan struct{})}
+	slogger.Named(&p.PluginDeps, "cadastre-localapi")
 	return p
 }
 

@@ -23,7 +23,6 @@ import (
 
 	"github.com/ligato/cn-infra/config"
 	"github.com/ligato/cn-infra/infra"
-	"github.com/ligato/cn-infra/logging"
 	"github.com/ligato/cn-infra/servicelabel"
 	"golang.org/x/sys/unix"
 
@@ -66,34 +65,20 @@ type Plugin struct {
 	failure  error
 }
 
-// Option changes a Plugin before it is initialised.
-type Option func(*Plugin)
-
-// UseDeps returns an Option that sets dependencies.
-func UseDeps(set func(*Deps)) Option { return func(p *Plugin) { set(&p.Deps) } }
-
 // NewPlugin returns the plugin. Its directories are those of an installed agent.
-func NewPlugin(opts ...Option) *Plugin {
+func NewPlugin() *Plugin {
 	p := &Plugin{Deps: Deps{
 		ServiceLabel: &servicelabel.DefaultPlugin,
 		StateDir:     "/var/lib/cadastre",
 		RunDir:       "/run/cadastre",
 		BootIDFile:   "/proc/sys/kernel/random/boot_id",
 	}, ended: make(chan struct{})}
-	p.PluginName = "cadastre-node"
-	for _, o := range opts {
-		o(p)
-	}
-	if p.Log == nil {
-		p.Log = logging.ForPlugin(p.String())
-	}
-	if p.Cfg == nil {
-		p.Cfg = config.ForPlugin(
-			p.String(),
-			config.WithCustomizedFlag("contiv-config", "contiv.conf", "the configuration `file` of Cadastre"),
-			config.WithExtraFlags(p.flags),
-		)
-	}
+	slogger.Named(&p.PluginDeps, "cadastre-node")
+	p.Cfg = config.ForPlugin(
+		p.String(),
+		config.WithCustomizedFlag("contiv-config", "contiv.conf", "the configuration `file` of Cadastre"),
+		config.WithExtraFlags(p.flags),
+	)
 	return p
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ligato/cn-infra/infra"
-	"github.com/ligato/cn-infra/logging"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ligato/internal/background"
@@ -40,22 +39,10 @@ type Plugin struct {
 // handler is embedded under a name that Ligato's look-up of plugins does not see.
 type handler = nodesync.NodeSync
 
-// Option changes a Plugin before it is initialised.
-type Option func(*Plugin)
-
-// UseDeps returns an Option that sets dependencies.
-func UseDeps(set func(*Deps)) Option { return func(p *Plugin) { set(&p.Deps) } }
-
 // NewPlugin returns the plugin.
-func NewPlugin(opts ...Option) *Plugin {
-	p := &Plugin{}
-	p.PluginName = "cadastre-nodesync"
-	for _, o := range opts {
-		o(p)
-	}
-	if p.Log == nil {
-		p.Log = logging.ForPlugin(p.String())
-	}
+func NewPlugin(deps Deps) *Plugin {
+	p := &Plugin{Deps: deps}
+	slogger.Named(&p.PluginDeps, "cadastre-nodesync")
 	return p
 }
 

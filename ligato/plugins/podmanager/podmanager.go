@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/ligato/cn-infra/infra"
-	"github.com/ligato/cn-infra/logging"
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ligato/internal/background"
@@ -59,22 +58,10 @@ type Plugin struct {
 // handler is embedded under a name that Ligato's look-up of plugins does not see.
 type handler = podmanager.PodManager
 
-// Option changes a Plugin before it is initialised.
-type Option func(*Plugin)
-
-// UseDeps returns an Option that sets dependencies.
-func UseDeps(set func(*Deps)) Option { return func(p *Plugin) { set(&p.Deps) } }
-
 // NewPlugin returns the plugin.
-func NewPlugin(opts ...Option) *Plugin {
-	p := &Plugin{networks: func(name string) bool { return name == ipam.PodPool }}
-	p.PluginName = "cadastre-podmanager"
-	for _, o := range opts {
-		o(p)
-	}
-	if p.Log == nil {
-		p.Log = logging.ForPlugin(p.String())
-	}
+func NewPlugin(deps Deps) *Plugin {
+	p := &Plugin{Deps: deps, networks: func(name string) bool { return name == ipam.PodPool }}
+	slogger.Named(&p.PluginDeps, "cadastre-podmanager")
 	return p
 }
 
