@@ -56,9 +56,9 @@ e2e-openstack: control-plane ## operators, agents and pods on a real Neutron tha
 e2e-ec2: control-plane ## operators and agents on a mock of EC2 with faults, which are killed while pods come and go (as root; pip install 'moto[server]')
 	cd providers/ec2 && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 15m -count=1 -v ./e2e
 
-ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, in real network namespaces (as root; installs Debian's ping where it can)
+ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, in real network namespaces (as root; installs Debian's ping where it can); LIGATO=v3 with CN_INFRA and VPP_AGENT: against checkouts of go.ligato.io
 	$(call debian,ping,iputils-ping)
-	cd ligato && $(CURDIR)/$(LINT) run --allow-serial-runners --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...
+	$(if $(filter v3,$(LIGATO)),ligato/v3.sh $(CN_INFRA) $(VPP_AGENT),cd ligato && $(CURDIR)/$(LINT) run --allow-serial-runners --config=$(CURDIR)/.golangci.yml ./... && $(GO) test -timeout 5m ./...)
 
 e2e-page: control-plane ## the page in a headless Chromium (installs Debian's chromium where it can; IMAGES=1 renews docs/images)
 	$(call debian,chromium,chromium)
