@@ -4,12 +4,9 @@
 package agent
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -17,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/ledger"
@@ -102,17 +100,13 @@ func (m *member) follows() {
 
 // ask sends a CNI request; the answer is an address, or an error.
 func (m *member) ask(command, container string) string {
-	body, _ := json.Marshal(cni.Request{Command: command, Network: "pods", ContainerID: container, IfName: "eth0", Pod: cni.Pod{Namespace: "default", Name: container}})
-	rec := httptest.NewRecorder()
-	m.a.restapi.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(context.Background(), "POST", localapi.PathCNI, bytes.NewReader(body)))
-	var reply struct {
-		cni.Reply
-		Error *cni.Error
-	}
-	m.g.Expect(json.Unmarshal(rec.Body.Bytes(), &reply)).To(Succeed(), rec.Body.String())
+	reply, err := cniclient.Ask(context.Background(), cniclient.Through(m.a.restapi.Handler()), cni.Request{
+		Command: command, Network: "pods", ContainerID: container, IfName: "eth0", Netns: "/run/netns/" + container,
+		Pod: cni.Pod{Namespace: "default", Name: container},
+	})
 	switch {
-	case reply.Error != nil:
-		return "error: " + reply.Error.Msg
+	case err != nil:
+		return "error: " + err.Error()
 	case len(reply.IPs) > 0:
 		return reply.IPs[0].Address
 	}

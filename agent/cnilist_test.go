@@ -4,11 +4,9 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +20,7 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/explain"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/contivconf"
@@ -88,16 +87,12 @@ func (l *lister) client() *http.Client {
 
 // explained returns the explanation of a pod whose wire the agent has made.
 func (l *lister) explained() string {
-	request, err := json.Marshal(cni.Request{
+	reply, err := cniclient.Ask(l.t.Context(), l.client().Do, cni.Request{
 		Command: "ADD", Network: "pods", ContainerID: "c", IfName: "eth0", Netns: "/run/netns/c", Main: true, Pod: cni.Pod{Namespace: "default", Name: "web"},
 	})
 	l.g.Expect(err).NotTo(HaveOccurred())
-	r, err := l.client().Post("http://agent"+cni.Path, "application/json", bytes.NewReader(request))
-	l.g.Expect(err).NotTo(HaveOccurred())
-	answer, err := io.ReadAll(r.Body)
-	l.g.Expect(errors.Join(err, r.Body.Close())).To(Succeed())
-	l.g.Expect(string(answer)).To(ContainSubstring(`"ips"`))
-	r, err = l.client().Get("http://agent" + localapi.PathExplain + "?pod=default/web")
+	l.g.Expect(reply.IPs).NotTo(BeEmpty())
+	r, err := l.client().Get("http://agent" + localapi.PathExplain + "?pod=default/web")
 	l.g.Expect(err).NotTo(HaveOccurred())
 	defer r.Body.Close()
 	var tree explain.Tree

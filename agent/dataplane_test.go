@@ -23,6 +23,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
@@ -152,18 +153,24 @@ func (s *switched) start() {
 	go func() { s.ended <- a.Run(ctx) }()
 }
 
-func (s *switched) main(command, container string) string {
-	_, answer := s.call("POST", localapi.PathCNI, cni.Request{
+func (s *switched) ask(command, container string) (cni.Reply, error) {
+	return cniclient.Ask(context.Background(), s.client().Do, cni.Request{
 		Command: command, Network: "pods", ContainerID: container, IfName: "eth0", Main: true, Netns: "/run/netns/" + container,
 		Pod: cni.Pod{Namespace: "default", Name: container},
 	})
-	return answer
+}
+
+func (s *switched) main(command, container string) error {
+	_, err := s.ask(command, container)
+	return err
 }
 
 // connected adds a pod, and tries again as a runtime does.
 func (s *switched) connected(container string) {
-	s.g.EventuallyWithOffset(1, func() string { return s.main("ADD", container) }, soon, 50*time.Millisecond).
-		Should(ContainSubstring(`"sandbox":"/run/netns/`+container+`"`), s.log.String())
+	s.g.EventuallyWithOffset(1, func() ([]cni.Interface, error) {
+		reply, err := s.ask("ADD", container)
+		return reply.Interfaces, err
+	}, soon, 50*time.Millisecond).Should(ContainElement(HaveField("Sandbox", "/run/netns/"+container)), s.log.String())
 }
 
 func (s *switched) record() *kv.NodeRecord {
@@ -201,12 +208,12 @@ func podsWait(t *testing.T, set func(p *memPlane, err error)) {
 	s.start()
 	problem := And(ContainSubstring("open vpp: "), ContainSubstring("dial /run/vpp/api.sock: connection refused"))
 	s.g.Eventually(func() []string { return s.status().Notes }, soon, 20*time.Millisecond).Should(ContainElement(problem))
-	s.g.Eventually(func() string { return s.main("ADD", "three") }, soon, 20*time.Millisecond).Should(problem)
-	s.g.Eventually(func() string { return s.main("STATUS", "") }, soon, 20*time.Millisecond).Should(problem)
-	s.g.Eventually(func() string { return s.main("CHECK", "two") }, soon, 20*time.Millisecond).Should(problem)
+	s.g.Eventually(func() error { return s.main("ADD", "three") }, soon, 20*time.Millisecond).Should(MatchError(problem))
+	s.g.Eventually(func() error { return s.main("STATUS", "") }, soon, 20*time.Millisecond).Should(MatchError(problem))
+	s.g.Eventually(func() error { return s.main("CHECK", "two") }, soon, 20*time.Millisecond).Should(MatchError(problem))
 	_, leases := s.call("GET", localapi.PathLeases, nil)
 	s.g.Expect(leases).To(And(ContainSubstring(`"one"`), ContainSubstring(`"two"`), Not(ContainSubstring(`"three"`))))
-	s.g.Expect(s.main("DEL", "one")).NotTo(ContainSubstring("code"))
+	s.g.Expect(s.main("DEL", "one")).To(Succeed())
 	s.g.Expect(s.plane.pods()).To(ConsistOf("one", "two"), "nothing was touched")
 	status := s.status()
 	s.g.Expect(status.Dataplane).To(Equal("vpp"))
@@ -221,10 +228,10 @@ func podsWait(t *testing.T, set func(p *memPlane, err error)) {
 	s.connected("three")
 	s.g.Eventually(s.plane.pods, soon, 20*time.Millisecond).Should(ConsistOf("two", "three"))
 	s.g.Eventually(filepath.Join(s.dir, "10-cadastre.conflist"), soon, 20*time.Millisecond).Should(BeAnExistingFile())
-	s.g.Expect(s.main("CHECK", "two")).NotTo(ContainSubstring("code"))
+	s.g.Expect(s.main("CHECK", "two")).To(Succeed())
 	s.plane.set(func() { clear(s.plane.values) })
-	s.g.Expect(s.main("CHECK", "two")).To(ContainSubstring("missing"))
-	s.g.Expect(s.main("GC", "")).NotTo(ContainSubstring("code"))
+	s.g.Expect(s.main("CHECK", "two")).To(MatchError(ContainSubstring("missing")))
+	s.g.Expect(s.main("GC", "")).To(Succeed())
 	s.g.Expect(s.status().Notes).NotTo(ContainElement(problem))
 }
 

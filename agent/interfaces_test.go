@@ -28,6 +28,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/internal/testkit/memcloud"
 	"github.com/cadastre/cadastre/kvdb"
@@ -116,15 +117,18 @@ func (m *vm) end() {
 	}
 }
 
-func (m *vm) call(method, path string, body any) (int, string) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+func (m *vm) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(m.node.RunDir, socketName))
 	}}}
+}
+
+func (m *vm) call(method, path string, body any) (int, string) {
 	data, err := json.Marshal(body)
 	m.g.Expect(err).NotTo(HaveOccurred())
 	req, err := http.NewRequestWithContext(context.Background(), method, "http://agent"+path, bytes.NewReader(data))
 	m.g.Expect(err).NotTo(HaveOccurred())
-	reply, err := client.Do(req)
+	reply, err := m.client().Do(req)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -134,30 +138,33 @@ func (m *vm) call(method, path string, body any) (int, string) {
 	return reply.StatusCode, string(text)
 }
 
-func (m *vm) cni(command, container string) string {
-	_, answer := m.call("POST", localapi.PathCNI, cni.Request{
-		Command: command, Network: "pods", ContainerID: container, IfName: "eth0",
+func (m *vm) cni(command, container string) (cni.Reply, error) {
+	return cniclient.Ask(context.Background(), m.client().Do, cni.Request{
+		Command: command, Network: "pods", ContainerID: container, IfName: "eth0", Netns: "/run/netns/" + container,
 		Pod: cni.Pod{Namespace: "default", Name: container},
 	})
-	return answer
 }
 
 // add adds a pod, and tries again as a runtime does.
 func (m *vm) add(container string) netip.Addr {
 	var got netip.Addr
-	m.g.EventuallyWithOffset(1, func() string {
-		answer := m.cni("ADD", container)
-		var reply struct {
-			IPs []struct{ Address netip.Prefix }
+	m.g.EventuallyWithOffset(1, func() error {
+		reply, err := m.cni("ADD", container)
+		if err != nil {
+			return err
 		}
-		if json.Unmarshal([]byte(answer), &reply) == nil && len(reply.IPs) > 0 {
-			got = reply.IPs[0].Address.Addr()
-			m.g.Expect(reply.IPs[0].Address.IsSingleIP()).To(BeTrue(), answer)
-			return ""
-		}
-		return answer
-	}, soon, 20*time.Millisecond).Should(BeEmpty(), m.log.String())
+		address, err := netip.ParsePrefix(reply.IPs[0].Address)
+		m.g.Expect(err).NotTo(HaveOccurred())
+		m.g.Expect(address.IsSingleIP()).To(BeTrue(), "%s", address)
+		got = address.Addr()
+		return nil
+	}, soon, 20*time.Millisecond).Should(Succeed(), m.log.String())
 	return got
+}
+
+func (m *vm) del(container string) {
+	_, err := m.cni("DEL", container)
+	m.g.ExpectWithOffset(1, err).NotTo(HaveOccurred())
 }
 
 func (m *vm) status() (s localapi.Status) {
@@ -251,8 +258,8 @@ func TestAnAgentServesPodsFromItsInterfaces(t *testing.T) {
 	for _, c := range []string{"g", "h", "i", "j"} {
 		m.add(c)
 	}
-	m.g.Eventually(func() string { return m.cni("ADD", "k") }, soon, 20*time.Millisecond).Should(And(
-		ContainSubstring("no IP address is free"), ContainSubstring("the machine is full: it has 2 of 2 interfaces")))
+	m.g.Eventually(func() error { _, err := m.cni("ADD", "k"); return err }, soon, 20*time.Millisecond).Should(MatchError(And(
+		ContainSubstring("no IP address is free"), ContainSubstring("the machine is full: it has 2 of 2 interfaces"))))
 	m.g.Expect(m.status().Notes).To(ContainElement(ContainSubstring("the machine is full")))
 
 	// The agent starts without the cloud.
@@ -260,7 +267,7 @@ func TestAnAgentServesPodsFromItsInterfaces(t *testing.T) {
 	m.away.Store(true)
 	m.start()
 	m.g.Expect(m.add("a")).To(Equal(a), "the lease is there")
-	m.g.Expect(m.cni("DEL", "b")).NotTo(ContainSubstring("error"))
+	m.del("b")
 	m.g.Expect(m.add("l")).To(Equal(b), "a new pod from a block that the machine has")
 	m.g.Eventually(func() string { return m.status().Interfaces.Shortage }, soon, 20*time.Millisecond).Should(ContainSubstring("the cloud is away"))
 	m.away.Store(false)
@@ -292,7 +299,7 @@ func TestAnAgentImportsTheCheckpointOfAWSsDaemon(t *testing.T) {
 	// The file is read only once.
 	m.start()
 	m.g.Expect(m.add("old")).To(Equal(old))
-	m.cni("DEL", "old")
+	m.del("old")
 	m.end()
 	m.start()
 	m.g.Eventually(func() bool { return m.status().Interfaces != nil && m.status().Interfaces.Cloud != "" }, soon, 20*time.Millisecond).Should(BeTrue())

@@ -4,7 +4,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,13 +21,13 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 var errSimFull = errors.New("no space left on device")
@@ -337,21 +335,12 @@ func (p *process) ask(command string, k ledger.Key, previous ...string) (address
 	if req.Previous = previous; k.Network != "pods" {
 		req.Pool = k.Network
 	}
-	body, _ := json.Marshal(req)
-	rec := httptest.NewRecorder()
-	p.api.ServeHTTP(rec, httptest.NewRequestWithContext(context.Background(), "POST", localapi.PathCNI, bytes.NewReader(body)))
-	var reply struct {
-		cni.Reply
-		Error *cni.Error
+	reply, err := cniclient.Ask(context.Background(), cniclient.Through(p.api), req)
+	if refusal, ok := errors.AsType[*cni.Error](err); ok {
+		return "", refusal.Code, refusal.Msg
 	}
-	if rec.Code != http.StatusOK {
-		return "", 999, rec.Body.String()
-	}
-	if err := json.Unmarshal(rec.Body.Bytes(), &reply); err != nil {
-		return "", 998, err.Error()
-	}
-	if reply.Error != nil {
-		return "", reply.Error.Code, reply.Error.Msg
+	if err != nil {
+		return "", 999, err.Error()
 	}
 	if len(reply.IPs) > 0 {
 		address = reply.IPs[0].Address

@@ -4,19 +4,16 @@
 package agent
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"net/http"
-	"net/http/httptest"
+	"errors"
 	"strings"
 	"testing/synctest"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
 func request(command string, k ledger.Key) cni.Request {
@@ -25,33 +22,21 @@ func request(command string, k ledger.Key) cni.Request {
 		Network:     k.Network,
 		ContainerID: k.ContainerID,
 		IfName:      k.IfName,
+		Netns:       "/run/netns/" + k.ContainerID,
 		Pod:         cni.Pod{Namespace: "ns-" + k.ContainerID, Name: "web-0"},
 	}
 }
 
 // ask sends a request through the API; code 0 is success.
 func (w *world) ask(ctx context.Context, req cni.Request) (address string, code uint) {
-	body, _ := json.Marshal(req)
-	r := httptest.NewRequestWithContext(ctx, "POST", localapi.PathCNI, bytes.NewReader(body))
-	rec := httptest.NewRecorder()
-	w.api.ServeHTTP(rec, r)
-	var reply struct {
-		cni.Reply
-		Error *cni.Error
+	reply, err := cniclient.Ask(ctx, cniclient.Through(w.api), req)
+	if refusal, ok := errors.AsType[*cni.Error](err); ok {
+		return "", refusal.Code
 	}
-	if rec.Code != http.StatusOK {
+	if err != nil {
 		return "", 999
 	}
-	if err := json.Unmarshal(rec.Body.Bytes(), &reply); err != nil {
-		w.t.Errorf("answer to %s: %v: %s", req.Command, err, rec.Body)
-	}
-	if reply.Error != nil {
-		return "", reply.Error.Code
-	}
-	if len(reply.IPs) > 0 {
-		address, _, _ = strings.Cut(reply.IPs[0].Address, "/")
-	}
-	return address, 0
+	return cniclient.Address(reply), 0
 }
 
 func (w *world) add(k ledger.Key) {
