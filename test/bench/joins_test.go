@@ -4,12 +4,9 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -25,6 +22,7 @@ import (
 	"github.com/cadastre/cadastre/agent"
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/contivconf"
@@ -200,30 +198,11 @@ func (a *realAgent) pod(tb testing.TB) time.Duration {
 
 // ask sends a CNI request for a pod, as cadastre-cni does.
 func (a *realAgent) ask(command string, pod int64) error {
-	body, err := json.Marshal(cni.Request{
+	_, err := cniclient.Ask(context.Background(), a.client.Do, cni.Request{
 		Command: command, Network: "cadastre", ContainerID: containerID(pod), IfName: "eth0", Netns: "/run/netns/bench",
 		Pod: cni.Pod{Namespace: "default", Name: fmt.Sprint("web-", pod), UID: "8a1c2d3e-4f50-4617-8293-a4b5c6d7e8f9"},
 	})
-	if err != nil {
-		return err
-	}
-	resp, err := a.client.Post("http://cadastre"+cni.Path, "application/json", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
-	var reply struct{ Error *cni.Error }
-	if err := json.Unmarshal(answer, &reply); err != nil {
-		return fmt.Errorf("%s: %s: %s", command, resp.Status, answer)
-	}
-	if reply.Error != nil {
-		return reply.Error
-	}
-	return nil
+	return err
 }
 
 // counter counts the changes of the cluster's state, and handles none.

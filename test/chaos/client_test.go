@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -59,9 +60,19 @@ func (l *leaving) goAway(conn *net.UnixConn) error {
 
 // exchange is one HTTP request on a connection of its own.
 func exchange(socket, method, path string, body []byte, leave leaving) (status int, answer []byte, err error) {
+	resp, err := roundTrip(socket, method, path, body, leave)
+	if err != nil {
+		return 0, nil, err
+	}
+	answer, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err
+}
+
+// roundTrip is exchange. The body of the response is in memory.
+func roundTrip(socket, method, path string, body []byte, leave leaving) (*http.Response, error) {
 	conn, err := net.DialTimeout("unix", socket, patience)
 	if err != nil {
-		return 0, nil, fmt.Errorf("%w: %w", errNotSent, err)
+		return nil, fmt.Errorf("%w: %w", errNotSent, err)
 	}
 	defer conn.Close()
 	if leave.connected != nil {
@@ -69,7 +80,7 @@ func exchange(socket, method, path string, body []byte, leave leaving) (status i
 	}
 	req := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body)
 	if _, err := conn.Write(req); err != nil {
-		return 0, nil, fmt.Errorf("%w: %w", errLost, err)
+		return nil, fmt.Errorf("%w: %w", errLost, err)
 	}
 	first := patience * 3
 	if leave.after > 0 {
@@ -77,23 +88,24 @@ func exchange(socket, method, path string, body []byte, leave leaving) (status i
 	}
 	data, err := readAll(conn.(*net.UnixConn), first, leave)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	return response(data)
 }
 
 // response takes an answer apart.
-func response(data []byte) (status int, answer []byte, err error) {
+func response(data []byte) (*http.Response, error) {
 	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(data)), nil)
 	if err != nil {
-		return 0, nil, fmt.Errorf("%w: %w", errLost, err)
+		return nil, fmt.Errorf("%w: %w", errLost, err)
 	}
 	defer resp.Body.Close()
-	answer, err = io.ReadAll(resp.Body)
+	answer, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, nil, fmt.Errorf("%w: %w", errLost, err)
+		return nil, fmt.Errorf("%w: %w", errLost, err)
 	}
-	return resp.StatusCode, answer, nil
+	resp.Body = io.NopCloser(bytes.NewReader(answer))
+	return resp, nil
 }
 
 // readAll reads until the agent closes. A client that leaves does so only
@@ -167,17 +179,22 @@ func readBook(socket string) (book Book, infra int, err error) {
 // reply holds the agent's answer to a CNI request.
 type reply struct {
 	cni.Reply
-	Error *cni.Error `json:"error"`
+	Error *cni.Error
+}
+
+// replyOf reads the answer to a CNI request.
+func replyOf(resp *http.Response) (r reply, err error) {
+	r.Reply, err = cniclient.Answer(resp)
+	if errors.As(err, &r.Error) {
+		return r, nil
+	}
+	return r, err
 }
 
 // ask posts a CNI request. An error in the reply is not returned as err; if err is set, the
 // fate is the outcome of the request.
 func ask(socket string, req cni.Request, leave leaving) (reply, Fate, error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return reply{}, "", err
-	}
-	status, answer, err := exchange(socket, http.MethodPost, cni.Path, body, leave)
+	resp, err := roundTrip(socket, http.MethodPost, cni.PathCall, cniclient.Body(req), leave)
 	switch {
 	case errors.Is(err, errNotSent):
 		return reply{}, NotSent, nil
@@ -187,17 +204,15 @@ func ask(socket string, req cni.Request, leave leaving) (reply, Fate, error) {
 		return reply{}, Lost, nil
 	case err != nil:
 		return reply{}, "", err
-	case status == http.StatusServiceUnavailable:
+	case resp.StatusCode == http.StatusServiceUnavailable:
 		return reply{}, Lost, nil
-	case status != http.StatusOK:
-		return reply{}, "", fmt.Errorf("%s: status %d: %s", req.Command, status, answer)
 	}
-	var r reply
-	if err := json.Unmarshal(answer, &r); err != nil {
-		return reply{}, "", fmt.Errorf("%s: %q: %w", req.Command, answer, err)
-	}
-	if r.Error != nil {
-		return r, Refused, nil //nolint:nilerr // the answer carries it
+	r, err := replyOf(resp)
+	switch {
+	case err != nil:
+		return reply{}, "", fmt.Errorf("%s: %w", req.Command, err)
+	case r.Error != nil:
+		return r, Refused, nil //nolint:nilerr // the reply carries it
 	}
 	return r, Answered, nil
 }

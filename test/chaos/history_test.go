@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -163,18 +164,23 @@ func (d *double) add(k Key) netip.Addr {
 }
 
 func (d *double) cni(w http.ResponseWriter, r *http.Request) {
-	var req cni.Request
-	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+	body, err := io.ReadAll(r.Body)
+	call, cerr := cni.ParseCall(body)
+	req, conf, refusal, rerr := call.Request()
+	if err = errors.Join(err, cerr, rerr); err != nil || refusal != nil {
+		http.Error(w, fmt.Sprint(err, refusal), http.StatusBadRequest)
 		return
 	}
 	answer, err := d.serve(r.Context(), req)
-	var cerr *cni.Error
-	if errors.As(err, &cerr) {
-		_ = json.NewEncoder(w).Encode(struct{ Error *cni.Error }{cerr})
-		return
+	out, exit := []byte(nil), "0"
+	if !errors.As(err, &refusal) {
+		out, refusal = cni.Output(req, answer, conf)
 	}
-	_ = json.NewEncoder(w).Encode(answer)
+	if refusal != nil {
+		out, exit = refusal.Print(conf), "1"
+	}
+	w.Header().Set(cni.HeaderExit, exit)
+	_, _ = w.Write(out)
 }
 
 func (d *double) leases(w http.ResponseWriter, _ *http.Request) {
@@ -197,7 +203,7 @@ func (d *double) listen(t *testing.T) (socket string) {
 	l, err := net.Listen("unix", socket)
 	g.Expect(err).NotTo(HaveOccurred())
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+cni.Path, d.cni)
+	mux.HandleFunc("POST "+cni.PathCall, d.cni)
 	mux.HandleFunc("GET "+localapi.PathLeases, d.leases)
 	s := &http.Server{Handler: mux}
 	var wg sync.WaitGroup

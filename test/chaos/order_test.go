@@ -4,11 +4,9 @@
 package chaos
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +20,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
@@ -44,26 +43,23 @@ func (a *agent) goOn(t *testing.T) {
 
 // dropped sends a request, and hangs up at once.
 func dropped(socket string, req cni.Request) error {
-	conn, body, err := sent(socket, req)
+	conn, err := sent(socket, req)
 	if err != nil {
-		return fmt.Errorf("%s: %w", body, err)
+		return fmt.Errorf("%s: %w", req.Command, err)
 	}
 	return conn.Close()
 }
 
 // sent sends a request on a connection of its own. The kernel passes connections on to the
 // agent in the order of the calls.
-func sent(socket string, req cni.Request) (net.Conn, []byte, error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return nil, nil, err
-	}
+func sent(socket string, req cni.Request) (net.Conn, error) {
 	conn, err := net.DialTimeout("unix", socket, patience)
 	if err != nil {
-		return nil, body, err
+		return nil, err
 	}
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", cni.Path, len(body), body)
-	return conn, body, err
+	body := cniclient.Body(req)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", cni.PathCall, len(body), body)
+	return conn, err
 }
 
 // answer reads the answer to a request that was sent.
@@ -73,12 +69,11 @@ func answer(conn net.Conn) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	status, body, err := response(data)
-	if err != nil || status != http.StatusOK {
-		return reply{}, fmt.Errorf("status %d: %s: %w", status, body, err)
+	resp, err := response(data)
+	if err != nil {
+		return reply{}, err
 	}
-	var r reply
-	return r, json.Unmarshal(body, &r)
+	return replyOf(resp)
 }
 
 // missing are the attachments that hold none of the addresses that they were told.
@@ -118,7 +113,7 @@ func TestAnAnsweredADDOutlivesAnEarlierDEL(t *testing.T) {
 				for i := range c.each {
 					k := Key{"net", fmt.Sprintf("o%d-%d", round, i), "eth0"}
 					g.Expect(dropped(n.socket(), k.request(Del))).To(Succeed())
-					conn, _, err := sent(n.socket(), k.request(Add))
+					conn, err := sent(n.socket(), k.request(Add))
 					g.Expect(err).NotTo(HaveOccurred())
 					conns, keys = append(conns, conn), append(keys, k)
 				}
@@ -162,7 +157,7 @@ func TestADELAfterAnADDThatWasGivenUpFreesIt(t *testing.T) {
 		for i := range each {
 			k := Key{"net", fmt.Sprintf("g%d-%d", round, i), "eth0"}
 			g.Expect(dropped(n.socket(), k.request(Add))).To(Succeed())
-			conn, _, err := sent(n.socket(), k.request(Del))
+			conn, err := sent(n.socket(), k.request(Del))
 			g.Expect(err).NotTo(HaveOccurred())
 			conns = append(conns, conn)
 		}

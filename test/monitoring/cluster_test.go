@@ -4,9 +4,8 @@
 package monitoring
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
@@ -228,29 +228,18 @@ func (c *cluster) repeat(f func(i int)) {
 // pod sends a CNI command to the agent and returns the CNI code of its answer, 1000 if it has
 // none.
 func (n node) pod(command, name, pool string) uint {
-	body, err := json.Marshal(cni.Request{
-		Command: command, Network: "net", ContainerID: "c-" + name, IfName: "eth0", Netns: "/run/netns/" + name, Pool: pool,
-		Pod: cni.Pod{Namespace: "default", Name: name},
-	})
-	if err != nil {
-		return 1000
-	}
 	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket())
 	}}}
-	resp, err := client.Post("http://agent"+cni.Path, "application/json", bytes.NewReader(body))
+	_, err := cniclient.Ask(context.Background(), client.Do, cni.Request{
+		Command: command, Network: "net", ContainerID: "c-" + name, IfName: "eth0", Netns: "/run/netns/" + name, Pool: pool,
+		Pod: cni.Pod{Namespace: "default", Name: name},
+	})
+	if refusal, ok := errors.AsType[*cni.Error](err); ok {
+		return refusal.Code
+	}
 	if err != nil {
 		return 1000
-	}
-	defer resp.Body.Close()
-	var answer struct {
-		Error *cni.Error `json:"error"`
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != http.StatusOK {
-		return 1000
-	}
-	if answer.Error != nil {
-		return answer.Error.Code
 	}
 	return 0
 }

@@ -7,9 +7,7 @@
 package reclaim
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -27,6 +25,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/critest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
@@ -160,26 +159,20 @@ func (l *lab) close() {
 // request sends a CNI request to the agent.
 func (l *lab) request(req cni.Request) (reply cni.Reply, failure *cni.Error) {
 	l.t.Helper()
-	body, err := json.Marshal(req)
-	l.g.Expect(err).NotTo(HaveOccurred())
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", l.agent.Socket())
 	}
 	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	resp, err := client.Post("http://agent"+cni.Path, "application/json", bytes.NewReader(body))
-	l.g.Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = resp.Body.Close() }()
-	var answer struct {
-		cni.Reply
-		Error *cni.Error `json:"error"`
+	reply, err := cniclient.Ask(context.Background(), client.Do, req)
+	if !errors.As(err, &failure) {
+		l.g.Expect(err).NotTo(HaveOccurred())
 	}
-	l.g.Expect(json.NewDecoder(resp.Body).Decode(&answer)).To(Succeed())
-	return answer.Reply, answer.Error
+	return reply, failure
 }
 
 func (l *lab) requestFor(command, name string) cni.Request {
 	req := cni.Request{
-		Command: command, Network: "pods", ContainerID: name, IfName: "eth0",
+		Command: command, Network: "pods", ContainerID: name, IfName: "eth0", Netns: "/run/netns/" + name,
 		Pod: cni.Pod{Namespace: "shop", Name: name, UID: "uid-" + name},
 	}
 	if ns := l.pods[name]; ns != nil {

@@ -4,12 +4,7 @@
 package scenarios
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -22,6 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/nodescript"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
@@ -95,32 +91,12 @@ type sandbox struct{ pod, container, ifName string }
 
 // cni sends a CNI request; a refusal is a *cni.Error.
 func (n *node) cni(command string, s sandbox) (netip.Prefix, error) {
-	body, err := json.Marshal(cni.Request{
+	reply, err := cniclient.Ask(context.Background(), n.client.Do, cni.Request{
 		Command: command, Network: "pods", ContainerID: s.container, IfName: s.ifName, Netns: "/run/netns/" + s.container,
 		Pod: cni.Pod{Namespace: "default", Name: s.pod},
 	})
-	if err != nil {
+	if err != nil || len(reply.IPs) == 0 {
 		return netip.Prefix{}, err
-	}
-	resp, err := n.client.Post("http://agent/v1/cni", "application/json", bytes.NewReader(body))
-	if err != nil {
-		return netip.Prefix{}, err
-	}
-	answer, err := io.ReadAll(resp.Body)
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return netip.Prefix{}, err
-	}
-	var reply struct {
-		cni.Reply
-		Error *cni.Error `json:"error"`
-	}
-	switch err = json.Unmarshal(answer, &reply); {
-	case err != nil:
-		return netip.Prefix{}, fmt.Errorf("%s: %w", answer, err)
-	case reply.Error != nil:
-		return netip.Prefix{}, reply.Error
-	case len(reply.IPs) == 0:
-		return netip.Prefix{}, nil
 	}
 	return netip.ParsePrefix(reply.IPs[0].Address)
 }

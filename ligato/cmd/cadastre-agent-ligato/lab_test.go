@@ -4,11 +4,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -25,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
@@ -201,34 +200,8 @@ func (p *pod) intent(l *lab) cni.Intent {
 func (l *lab) intents() string { return cni.IntentDir(l.agent.Socket()) }
 
 // ask sends a CNI request to the agent, as cadastre-cni does.
-func (l *lab) ask(req cni.Request) (reply cni.Reply, err error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return reply, err
-	}
-	resp, err := l.client().Post("http://localhost"+cni.Path, "application/json", bytes.NewReader(body))
-	if err != nil {
-		return reply, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return reply, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return reply, fmt.Errorf("%s: %s", resp.Status, text)
-	}
-	var answer struct {
-		cni.Reply
-		Error *cni.Error `json:"error"`
-	}
-	if err := json.Unmarshal(text, &answer); err != nil {
-		return reply, err
-	}
-	if answer.Error != nil {
-		return reply, fmt.Errorf("%s: %s", answer.Error.Msg, answer.Error.Details)
-	}
-	return answer.Reply, nil
+func (l *lab) ask(req cni.Request) (cni.Reply, error) {
+	return cniclient.Ask(context.Background(), l.client().Do, req)
 }
 
 // add attaches the pod.

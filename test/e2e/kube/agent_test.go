@@ -22,6 +22,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -166,17 +167,13 @@ func (a *agent) awaitBlocks(want ...string) {
 
 // pod does one CNI command for a pod, and answers its addresses.
 func (a *agent) pod(command, name string) (ips []string, err error) {
-	var answer struct {
-		cni.Reply
-		Error *cni.Error `json:"error"`
-	}
-	err = a.request(http.MethodPost, cni.Path, cni.Request{
+	reply, err := cniclient.Ask(a.t.Context(), a.http.Do, cni.Request{
 		Command: command, Network: "net", ContainerID: "c-" + name, IfName: "eth0", Netns: "/run/netns/" + name, Pod: cni.Pod{Namespace: "default", Name: name},
-	}, &answer)
-	if err == nil && answer.Error != nil {
-		err = fmt.Errorf("%s of %s: code %d: %s", command, name, answer.Error.Code, answer.Error.Msg)
+	})
+	if refusal, ok := errors.AsType[*cni.Error](err); ok {
+		err = fmt.Errorf("%s of %s: code %d: %s", command, name, refusal.Code, refusal.Msg)
 	}
-	for _, ip := range answer.IPs {
+	for _, ip := range reply.IPs {
 		ips = append(ips, ip.Address)
 	}
 	return ips, err

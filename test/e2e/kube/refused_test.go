@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
@@ -76,15 +78,9 @@ func TestARefusedPodHasOneEvent(t *testing.T) {
 
 // sandbox asks for an address for a pod in a new sandbox; a refusal is a *cni.Error.
 func (a *agent) sandbox(container, pod, uid string) error {
-	var answer struct {
-		Error *cni.Error `json:"error"`
-	}
-	err := a.request("POST", "/v1/cni", cni.Request{
-		Command: "ADD", Network: "pods", ContainerID: container, IfName: "eth0",
+	_, err := cniclient.Ask(context.Background(), a.http.Do, cni.Request{
+		Command: "ADD", Network: "pods", ContainerID: container, IfName: "eth0", Netns: "/run/netns/" + container,
 		Pod: cni.Pod{Namespace: metav1.NamespaceDefault, Name: pod, UID: uid},
-	}, &answer)
-	if err == nil && answer.Error != nil {
-		return answer.Error
-	}
+	})
 	return err
 }

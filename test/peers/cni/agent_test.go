@@ -6,7 +6,6 @@ package cni
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -96,14 +95,15 @@ func runDir(tb testing.TB) string {
 
 // ask sends a CNI request to the agent's socket, as cadastre-cni does.
 func (a *agent) ask(command, container string) error {
-	body, err := json.Marshal(map[string]any{
-		"command": command, "network": "bench", "containerID": container, "ifName": "eth0",
-		"pod": map[string]string{"namespace": "default", "name": "other-" + container[max(0, len(container)-8):]},
-	})
-	if err != nil {
-		return err
+	var body bytes.Buffer // the environment and the configuration, as cadastre-cni passes them on
+	for name, value := range map[string]string{
+		"CNI_COMMAND": command, "CNI_CONTAINERID": container, "CNI_IFNAME": "eth0", "CNI_NETNS": "/run/netns/bench", "CNI_PATH": "/opt/cni/bin",
+		"CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=other-" + container[max(0, len(container)-8):],
+	} {
+		fmt.Fprintf(&body, "%s=%s\x00", name, value)
 	}
-	resp, err := a.client.Post("http://cadastre/v1/cni", "application/json", bytes.NewReader(body))
+	fmt.Fprintf(&body, "socket=\x00\x00%s", `{"cniVersion": "1.1.0", "name": "bench", "type": "none", "ipam": {"type": "cadastre-cni"}}`)
+	resp, err := a.client.Post("http://cadastre/v1/cni/call", "application/octet-stream", &body)
 	if err != nil {
 		return err
 	}
@@ -112,8 +112,7 @@ func (a *agent) ask(command, container string) error {
 	if err != nil {
 		return err
 	}
-	var reply struct{ Error json.RawMessage }
-	if err := json.Unmarshal(answer, &reply); err != nil || reply.Error != nil || resp.StatusCode != http.StatusOK {
+	if resp.Header.Get("Cni-Exit") != "0" {
 		return fmt.Errorf("%s: %s: %s", command, resp.Status, answer)
 	}
 	return nil
