@@ -99,7 +99,7 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 		start("Docker", a.docker.Serve)
 	}
 	start("recovery", func(ctx context.Context) error {
-		select { // an intent that is written once the socket is there is tried again by its writer
+		select { // every caller that has found no socket is done or nearly: podmanager.Run applies what it still writes
 		case <-a.listening:
 		case <-ctx.Done():
 			return nil

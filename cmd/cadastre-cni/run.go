@@ -77,10 +77,7 @@ func serve(getenv func(string) string, stdin io.Reader, t *tracer) result {
 	if cerr != nil {
 		return failed(cerr, conf)
 	}
-	if inv.Command == "DEL" { // it may reach the agent after a later ADD
-		req.Began = beganAt(began)
-	}
-	out, cerr := exchange(socketOf(conf.Socket, getenv), req, conf, t, until)
+	out, cerr := exchange(socketOf(conf.Socket, getenv), req, conf, t, until, began)
 	if cerr != nil {
 		return failed(cerr, conf)
 	}
@@ -105,6 +102,7 @@ func exchange(
 	conf *cni.Config,
 	t *tracer,
 	until time.Time,
+	began time.Duration,
 ) ([]byte, *cni.Error) {
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -115,7 +113,7 @@ func exchange(
 		return read(req, answer, conf)
 	}
 	if req.Command == "DEL" {
-		return nil, leave(socket, req, body, err)
+		return nil, leave(socket, req, began, err)
 	}
 	code := uint(cni.CodeTryAgain)
 	if req.Command == "STATUS" {
@@ -147,13 +145,11 @@ func read(req cni.Request, answer []byte, conf *cni.Config) ([]byte, *cni.Error)
 	return cni.Output(req, reply.Reply, conf)
 }
 
-// leave writes a DEL down for an agent that is away. If the agent came back
-// while it was written it is asked once more, so that nothing waits for its
-// next start.
-func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
-	in := cni.Intent{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Began: req.Began}
-	dir := cni.IntentDir(socket)
-	if err := in.Write(dir); err != nil {
+// leave writes a DEL down for an agent that is away. An agent that has come back meanwhile
+// applies it soon. The DEL began at an uptime, so that it frees no lease of a later ADD.
+func leave(socket string, req cni.Request, began time.Duration, why error) *cni.Error {
+	in := cni.Intent{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Began: beganAt(began)}
+	if err := in.Write(cni.IntentDir(socket)); err != nil {
 		return cni.Errorf(
 			cni.CodeTryAgain,
 			"DEL: the Cadastre agent does not answer at %s (%v), and the DEL must be repeated: %v: start cadastre-agent, or correct ipam.socket or CADASTRE_SOCKET",
@@ -161,11 +157,6 @@ func leave(socket string, req cni.Request, body []byte, why error) *cni.Error {
 			why,
 			err,
 		)
-	}
-	if answer, err := post(socket, cni.Path, body, nil, time.Now().Add(time.Second)); err == nil {
-		if _, cerr := read(req, answer, nil); cerr == nil {
-			_ = in.Remove(dir) // the agent removes it too; a repeated DEL frees nothing more
-		}
 	}
 	return nil
 }

@@ -105,23 +105,6 @@ func TestADELThatWaitedAndBeganBeforeTheADD(t *testing.T) {
 	}
 }
 
-// The DEL of a plugin that has asked an earlier agent began before it is accepted.
-func TestADELThatIsSentAgain(t *testing.T) {
-	g := NewWithT(t)
-	a := newAgent(t, plain)
-	before := a.uptime()
-	a.add("c1")
-	del := request("DEL", "c1")
-	del.Began = cni.Began{BootID: bootID, Uptime: before}
-	_, err := a.serve(del)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(a.held()).To(Equal([]string{"c1"}))
-	del.Began.Uptime = a.uptime()
-	_, err = a.serve(del)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(a.held()).To(BeEmpty())
-}
-
 func TestARequestDoesNothingIfItsCallerHasHungUp(t *testing.T) {
 	g := NewWithT(t)
 	a := newAgent(t, plain)

@@ -112,9 +112,9 @@ func (o *orphans) put(events ...*AddPod) {
 	}
 }
 
-// sweep is the period in which Run applies DELs that wait although the agent runs, for
-// example one that it could not answer in time.
-const sweep = 30 * time.Second
+// sweep is the period in which Run applies DELs that wait although the agent runs. Such a
+// DEL was not answered in time, or the agent has come back while it was written down.
+const sweep = 5 * time.Second
 
 // Run releases the leases of abandoned ADDs and applies waiting DELs until ctx ends. It
 // repeats failed ones. After its end the runtime's next DEL or GC does the rest.

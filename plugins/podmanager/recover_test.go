@@ -156,7 +156,7 @@ func TestADelThatComesToWaitMeanwhile(t *testing.T) {
 		defer func() { cancel(); <-ended }()
 		a.add("c1")
 		a.leaves("c1")
-		time.Sleep(time.Minute)
+		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		a.g.Expect(a.waiting()).To(BeEmpty())
 		a.g.Expect(a.held()).To(BeEmpty())

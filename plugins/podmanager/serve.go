@@ -75,7 +75,7 @@ func (p *PodManager) serve(ctx context.Context, c caller, req cni.Request) (cni.
 		}
 		return p.add(ctx, c, key, req)
 	case "DEL":
-		return cni.Reply{}, p.del(ctx, c, key, req.Began)
+		return cni.Reply{}, p.del(ctx, c, key)
 	case "CHECK":
 		return cni.Reply{}, p.check(ctx, key, req)
 	case "GC":
@@ -229,11 +229,11 @@ func replyTo(ev *AddPod, routes *[]cni.Route) cni.Reply {
 	return r
 }
 
-func (p *PodManager) del(ctx context.Context, c caller, key ledger.Key, began cni.Began) error {
+func (p *PodManager) del(ctx context.Context, c caller, key ledger.Key) error {
 	if c.gone() {
 		return fmt.Errorf("DEL %s: %w", key, errGone)
 	}
-	if err := p.remove(ctx, key, min(c.ticket, p.began(began, c.ticket))); err != nil {
+	if err := p.remove(ctx, key, c.ticket); err != nil {
 		return err
 	}
 	// An intent of an earlier DEL has nothing left to do.

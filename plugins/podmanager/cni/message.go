@@ -30,7 +30,6 @@ type Request struct {
 	Link        *Interface    `json:"link,omitempty"`        // main: the interface in prevResult
 	Routes      *[]Route      `json:"routes,omitempty"`      // absent: a default route per family with the default pool, none with another
 	Attachments *[]Attachment `json:"attachments,omitempty"` // GC: absent frees nothing
-	Began       Began         `json:"began,omitzero"`        // DEL that may be repeated: when it began; zero: when it is accepted
 }
 
 // Reply holds the agent's answer.
