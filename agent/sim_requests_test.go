@@ -76,14 +76,14 @@ func (w *world) deleted(k ledger.Key, code uint) {
 
 // gc lists some attachments. It frees nothing: this agent has no kernel witness.
 func (w *world) gc() {
-	req := cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}}
+	req := cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}}
 	for k := range w.told {
 		if k.Network == "pods" && w.rnd.IntN(2) == 0 {
-			*req.Attachments = append(*req.Attachments, cni.Attachment{ContainerID: k.ContainerID, IfName: k.IfName})
+			req.Attachments = append(req.Attachments, cni.Attachment{ContainerID: k.ContainerID, IfName: k.IfName})
 		}
 	}
 	_, code := w.ask(context.Background(), req)
-	w.say("GC of pods but for %v -> code %d", *req.Attachments, code)
+	w.say("GC of pods but for %v -> code %d", req.Attachments, code)
 }
 
 // leave is an ADD whose caller is gone before the answer.

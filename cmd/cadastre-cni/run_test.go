@@ -197,7 +197,7 @@ func TestEachCommand(t *testing.T) {
 			g.Expect(asked).To(Equal(cni.Request{
 				Command: c.command, Network: "pods", ContainerID: "4f1c", IfName: "eth0", Netns: "/run/netns/x", Pool: "default",
 				Pod: cni.Pod{Namespace: "ns", Name: "web-0", UID: "u-1"}, Previous: []string{"10.1.5.2/24"},
-				Attachments: &[]cni.Attachment{{ContainerID: "a", IfName: "b"}},
+				Attachments: []cni.Attachment{{ContainerID: "a", IfName: "b"}},
 			}))
 			g.Expect(waiting(g, a.socket)).To(BeEmpty(), "nothing was written down")
 		})

@@ -48,10 +48,10 @@ func (c *chaos) step() {
 	case 4, 5, 6:
 		r = request("DEL", container, "")
 	case 7:
-		r = cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}}
+		r = cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}}
 		for i := range 9 {
 			if c.rnd.IntN(3) > 0 {
-				*r.Attachments = append(*r.Attachments, cni.Attachment{ContainerID: fmt.Sprint([]string{"c", "w"}[i%2], i), IfName: "eth0"})
+				r.Attachments = append(r.Attachments, cni.Attachment{ContainerID: fmt.Sprint([]string{"c", "w"}[i%2], i), IfName: "eth0"})
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func TestReleasesBeforeTheFirstResync(t *testing.T) {
 	for name, release := range map[string]func(a *agent) error{
 		"DEL": func(a *agent) error { _, err := a.serve(request("DEL", "c1")); return err },
 		"GC": func(a *agent) error {
-			_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{{ContainerID: "c2", IfName: "eth0"}}})
+			_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{{ContainerID: "c2", IfName: "eth0"}}})
 			return err
 		},
 		"a DEL that waited": func(a *agent) error { a.leaves("c1"); return a.Recover(context.Background()) },

@@ -114,12 +114,12 @@ func TestAPendingPodStays(t *testing.T) {
 // An agent without witnesses frees nothing and says so.
 func TestGCWithoutWitnesses(t *testing.T) {
 	g := NewWithT(t)
-	a := newAgent(t, plain)
+	a := newReporting(t, plain)
 	a.Reclaims = nil
 	a.add("c1")
-	reply, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+	_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(reply.Waiting).To(ConsistOf(ContainSubstring("it has no witnesses")))
+	g.Expect(a.text.String()).To(ContainSubstring("10.1.5.2: this agent reclaims nothing: it has no witnesses"))
 	g.Expect(a.held()).To(Equal([]string{"c1"}))
 }
 

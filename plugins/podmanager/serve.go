@@ -79,7 +79,7 @@ func (p *PodManager) serve(ctx context.Context, c caller, req cni.Request) (cni.
 	case "CHECK":
 		return cni.Reply{}, p.check(ctx, key, req)
 	case "GC":
-		return p.gc(ctx, req)
+		return cni.Reply{}, p.gc(ctx, req)
 	case "STATUS":
 		return cni.Reply{}, p.status(req)
 	}
@@ -210,7 +210,7 @@ func parseWanted(texts []string) ([]netip.Addr, error) {
 	return wanted, nil
 }
 
-func replyTo(ev *AddPod, routes *[]cni.Route) cni.Reply {
+func replyTo(ev *AddPod, routes []cni.Route) cni.Reply {
 	var r cni.Reply
 	for i, a := range ev.Addresses {
 		ip := cni.IP{Address: a.String()}
@@ -220,7 +220,7 @@ func replyTo(ev *AddPod, routes *[]cni.Route) cni.Reply {
 		r.IPs = append(r.IPs, ip)
 	}
 	if routes != nil {
-		r.Routes = *routes
+		r.Routes = routes
 		return r
 	}
 	for _, x := range ev.Routes {
@@ -315,12 +315,12 @@ func (p *PodManager) logReleased(ev *DeletePod, err error) {
 
 // gc passes the leases of a network whose attachments are not listed on to be reclaimed.
 // It skips an attachment whose ADD is in progress.
-func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error) {
+func (p *PodManager) gc(ctx context.Context, req cni.Request) error {
 	if req.Attachments == nil {
-		return cni.Reply{}, nil
+		return nil
 	}
 	valid := map[cni.Attachment]bool{}
-	for _, a := range *req.Attachments {
+	for _, a := range req.Attachments {
 		valid[a] = true
 	}
 	if req.Main && p.Wires != nil {
@@ -336,21 +336,21 @@ func (p *PodManager) gc(ctx context.Context, req cni.Request) (cni.Reply, error)
 			unlisted = append(unlisted, l)
 		}
 	}
+	var waits []string
 	if p.Reclaims == nil {
-		var reply cni.Reply
 		for _, l := range unlisted {
-			reply.Waiting = append(reply.Waiting, l.Addr.String()+": this agent reclaims nothing: it has no witnesses")
+			waits = append(waits, l.Addr.String()+": this agent reclaims nothing: it has no witnesses")
 		}
-		return reply, nil
-	}
-	waits, err := p.Reclaims.Unlisted(ctx, req.Network, unlisted)
-	if err != nil {
-		return cni.Reply{}, fmt.Errorf("GC of network %s: %w", req.Network, err)
+	} else {
+		var err error
+		if waits, err = p.Reclaims.Unlisted(ctx, req.Network, unlisted); err != nil {
+			return fmt.Errorf("GC of network %s: %w", req.Network, err)
+		}
 	}
 	if len(waits) > 0 {
 		p.Log.Info("GC: attachments are not listed", "network", req.Network, "waiting", waits)
 	}
-	return cni.Reply{Waiting: waits}, nil
+	return nil
 }
 
 // status returns the reason why ADD cannot be served. It writes nothing.

@@ -73,7 +73,7 @@ func TestGCAndAnAddOfWhatItHasFound(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		a.begin(request("ADD", "c1"))
 		a.drain()
-		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}})
 		add := a.begin(request("ADD", "c1"))
 		a.loop.step(1) // the ADD
 		synctest.Wait()
@@ -89,7 +89,7 @@ func TestGCCountsWhatItFreed(t *testing.T) {
 	slowly(t, func(g Gomega, a *agent) {
 		a.begin(request("ADD", "c1"))
 		a.drain()
-		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}})
 		a.begin(request("DEL", "c1"))
 		a.loop.step(1) // the DEL
 		synctest.Wait()

@@ -73,7 +73,7 @@ func TestRequestedRoutes(t *testing.T) {
 		g := NewWithT(t)
 		a := newAgent(t, plain)
 		r := request("ADD", "c1")
-		r.Routes = &c.asked
+		r.Routes = c.asked
 		reply, err := a.serve(r)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(reply.Routes).To(Equal(c.want), name)
@@ -237,16 +237,16 @@ func TestCheck(t *testing.T) {
 }
 
 func TestGC(t *testing.T) {
-	listed := func(containers ...string) *[]cni.Attachment {
+	listed := func(containers ...string) []cni.Attachment {
 		all := []cni.Attachment{}
 		for _, c := range containers {
 			all = append(all, cni.Attachment{ContainerID: c, IfName: "eth0"})
 		}
-		return &all
+		return all
 	}
 	for _, c := range []struct {
 		name  string
-		list  *[]cni.Attachment
+		list  []cni.Attachment
 		held  []string
 		freed int
 	}{
@@ -254,7 +254,7 @@ func TestGC(t *testing.T) {
 		{"all are", listed("c1", "c2", "c3"), []string{"c1", "c2", "c3", "other", "pod:ns/api"}, 0},
 		{"none is", listed(), []string{"other", "pod:ns/api"}, 3},
 		{"there is no list", nil, []string{"c1", "c2", "c3", "other", "pod:ns/api"}, 0},
-		{"another interface is listed", &[]cni.Attachment{{ContainerID: "c1", IfName: "net1"}}, []string{"other", "pod:ns/api"}, 3},
+		{"another interface is listed", []cni.Attachment{{ContainerID: "c1", IfName: "net1"}}, []string{"other", "pod:ns/api"}, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -293,7 +293,7 @@ func TestGCOfANetworkThatIsCalledAsTheGoAPIs(t *testing.T) {
 	r.Network = ledger.APINetwork
 	_, err = a.serve(r)
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = a.serve(cni.Request{Command: "GC", Network: ledger.APINetwork, Attachments: &[]cni.Attachment{}})
+	_, err = a.serve(cni.Request{Command: "GC", Network: ledger.APINetwork, Attachments: []cni.Attachment{}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(a.freed).To(Equal(1))
 	g.Expect(a.held()).To(Equal([]string{"pod:ns/api"}))
@@ -307,7 +307,7 @@ func TestGCGoesOn(t *testing.T) {
 		a.add(x)
 	}
 	a.journal.Plan = journal.At(a.journal.Commits()+4, journal.Fail) // each takes one to begin, one to release
-	_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+	_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}})
 	g.Expect(code(g, err)).To(BeNumerically("==", cni.CodeTryAgain))
 	g.Expect(err).To(MatchError(ContainSubstring("pods/c2/eth0")))
 	g.Expect(a.held()).To(Equal([]string{"c2"}))
@@ -319,14 +319,14 @@ func TestGCAndAddAtTheSameTime(t *testing.T) {
 		first := a.begin(request("ADD", "c1"))
 		a.drain()
 		again := a.begin(request("ADD", "c1")) // waits for the loop
-		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+		gc := a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}})
 		g.Expect(gc.done).To(BeTrue(), "there is nothing for it to do")
 		g.Expect(gc.err).NotTo(HaveOccurred())
 		a.drain()
 		g.Expect(again.reply.IPs).To(Equal(first.reply.IPs))
 		g.Expect(a.held()).To(Equal([]string{"c1"}))
 
-		gc = a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+		gc = a.begin(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}})
 		del := a.begin(request("DEL", "c1"))
 		add := a.begin(request("ADD", "c1"))
 		a.loop.step(1) // the DEL, before what the GC has found
@@ -357,7 +357,7 @@ func TestGCKnowsTheClaimThatItHasFound(t *testing.T) {
 	a := newAgent(t, plain)
 	a.add("c1")
 	a.Ledger = hasty{a.leases, func() { a.del("c1"); a.add("c1") }}
-	_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+	_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(a.freed).To(BeZero())
 	g.Expect(a.held()).To(Equal([]string{"c1"}))
@@ -429,7 +429,7 @@ func TestTheAgentIsStopping(t *testing.T) {
 		a := newAgent(t, plain)
 		a.add("c1")
 		a.loop.closed = closed
-		_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: &[]cni.Attachment{}})
+		_, err := a.serve(cni.Request{Command: "GC", Network: "pods", Attachments: []cni.Attachment{}})
 		g.Expect(err).To(MatchError(podmanager.ErrAway))
 	}
 }

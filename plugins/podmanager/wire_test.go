@@ -215,7 +215,7 @@ func TestGCCollectsWires(t *testing.T) {
 	_, err := a.serve(mainRequest("ADD", "c1"))
 	g.Expect(err).NotTo(HaveOccurred())
 	gc := mainRequest("GC", "")
-	gc.Attachments = &[]cni.Attachment{}
+	gc.Attachments = []cni.Attachment{}
 	_, err = a.serve(gc)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(a.held()).To(BeEmpty())

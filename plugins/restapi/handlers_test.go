@@ -176,7 +176,7 @@ func TestCNI(t *testing.T) {
 			g.Expect(code).To(Equal(c.code))
 			g.Expect(answer).To(MatchJSON(c.answer))
 			g.Expect(a.asked).To(Equal([]cni.Request{{
-				Command: "ADD", Network: "pods", ContainerID: "c9", IfName: "eth0", Pod: cni.Pod{Name: "web-0"}, Routes: &[]cni.Route{},
+				Command: "ADD", Network: "pods", ContainerID: "c9", IfName: "eth0", Pod: cni.Pod{Name: "web-0"}, Routes: []cni.Route{},
 			}}))
 		})
 	}

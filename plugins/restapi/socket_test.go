@@ -113,7 +113,7 @@ func TestTheAgentStopsDuringARequest(t *testing.T) {
 	a.deps.Pods = &pods{serve: func(context.Context, cni.Request) (cni.Reply, error) {
 		close(begun)
 		<-goOn
-		return cni.Reply{Waiting: []string{"10.1.5.7: waits"}}, nil
+		return cni.Reply{IPs: []cni.IP{{Address: "10.1.5.7/24"}}}, nil
 	}}
 	s := a.serve(t, socketIn(runDir(t)))
 	answer := make(chan string, 1)
@@ -130,7 +130,7 @@ func TestTheAgentStopsDuringARequest(t *testing.T) {
 	<-begun
 	s.stop()
 	close(goOn)
-	g.Expect(<-answer).To(MatchJSON(`{"waiting": ["10.1.5.7: waits"]}`))
+	g.Expect(<-answer).To(MatchJSON(`{"ips": [{"address": "10.1.5.7/24"}]}`))
 }
 
 // Records come as they happen, one a line, until the caller or the agent goes.

@@ -290,7 +290,7 @@ func (c *crash) gc(w *worker, viaPlugin bool) bool {
 	if viaPlugin {
 		r, f, err = run(c.node.socket(), Key{Network: w.keys[0].Network}, GC, listed)
 	} else {
-		r, f, err = ask(c.node.socket(), cni.Request{Command: string(GC), Network: w.keys[0].Network, Attachments: &listed}, leaving{})
+		r, f, err = ask(c.node.socket(), cni.Request{Command: string(GC), Network: w.keys[0].Network, Attachments: listed}, leaving{})
 	}
 	if f == Refused {
 		err = errors.Join(err, fmt.Errorf("GC was refused: %w", r.Error))

@@ -133,7 +133,7 @@ func (d *double) serve(_ context.Context, req cni.Request) (cni.Reply, error) {
 		}
 	case GC:
 		valid := map[Key]bool{}
-		for _, a := range *req.Attachments {
+		for _, a := range req.Attachments {
 			valid[Key{req.Network, a.ContainerID, a.IfName}] = true
 		}
 		for k := range d.held {

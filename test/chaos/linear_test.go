@@ -244,7 +244,7 @@ func (r *rally) gc(h *history, op Op, keys []Key, rnd *rand.Rand) ([]Op, error) 
 			freed = append(freed, k)
 		}
 	}
-	op, err := r.ask(h, op, cni.Request{Command: string(GC), Network: op.Key.Network, Attachments: &listed}, leaving{})
+	op, err := r.ask(h, op, cni.Request{Command: string(GC), Network: op.Key.Network, Attachments: listed}, leaving{})
 	ops := []Op{}
 	for _, k := range freed {
 		op.Key = k

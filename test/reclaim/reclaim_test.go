@@ -177,7 +177,7 @@ func TestGC(t *testing.T) {
 		_, failure := l.request(cni.Request{
 			Command:     "GC",
 			Network:     "pods",
-			Attachments: &[]cni.Attachment{{ContainerID: "listed", IfName: "eth0"}},
+			Attachments: []cni.Attachment{{ContainerID: "listed", IfName: "eth0"}},
 		})
 		l.g.Expect(failure).To(BeNil())
 		log, err := os.ReadFile(l.agent.Log())

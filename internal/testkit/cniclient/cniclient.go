@@ -24,13 +24,13 @@ import (
 // ADD and a CHECK need a network namespace.
 func Body(req cni.Request) []byte {
 	network := struct {
-		CNIVersion    string            `json:"cniVersion"`
-		Name          string            `json:"name"`
-		Type          string            `json:"type"`
-		IPAM          map[string]any    `json:"ipam"`
-		RuntimeConfig map[string]any    `json:"runtimeConfig"`
-		PrevResult    *cni.Result       `json:"prevResult,omitempty"`
-		Valid         *[]cni.Attachment `json:"cni.dev/valid-attachments,omitempty"`
+		CNIVersion    string           `json:"cniVersion"`
+		Name          string           `json:"name"`
+		Type          string           `json:"type"`
+		IPAM          map[string]any   `json:"ipam"`
+		RuntimeConfig map[string]any   `json:"runtimeConfig"`
+		PrevResult    *cni.Result      `json:"prevResult,omitempty"`
+		Valid         []cni.Attachment `json:"cni.dev/valid-attachments"`
 	}{
 		CNIVersion:    "1.1.0",
 		Name:          req.Network,
@@ -46,7 +46,7 @@ func Body(req cni.Request) []byte {
 		network.IPAM["pool"] = req.Pool
 	}
 	if req.Routes != nil {
-		network.IPAM["routes"] = *req.Routes
+		network.IPAM["routes"] = req.Routes
 	}
 	if len(req.Previous) > 0 || req.Link != nil {
 		network.PrevResult = &cni.Result{}

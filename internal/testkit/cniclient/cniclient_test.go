@@ -18,12 +18,12 @@ func TestTheAgentReadsTheRequest(t *testing.T) {
 	pod := cni.Pod{Namespace: "ns", Name: "web-0", UID: "u"}
 	for name, req := range map[string]cni.Request{
 		"ADD":            {Command: "ADD", Network: "pods", ContainerID: "c", IfName: "eth0", Netns: "/run/netns/c", Pod: pod, Pool: "blue"},
-		"with wishes":    {Command: "ADD", Network: "pods", ContainerID: "c", IfName: "eth0", Netns: "/run/netns/c", Pool: "default", Wanted: []string{"10.1.5.9"}, Routes: &[]cni.Route{}},
+		"with wishes":    {Command: "ADD", Network: "pods", ContainerID: "c", IfName: "eth0", Netns: "/run/netns/c", Pool: "default", Wanted: []string{"10.1.5.9"}, Routes: []cni.Route{}},
 		"of a main one":  {Command: "ADD", Network: "pods", ContainerID: "c", IfName: "eth0", Netns: "/run/netns/c", Pool: "default", Main: true, MAC: "02:00:00:00:00:01"},
 		"DEL":            {Command: "DEL", Network: "pods", ContainerID: "c", IfName: "eth0", Pool: "default"},
 		"CHECK":          {Command: "CHECK", Network: "pods", ContainerID: "c", IfName: "eth0", Netns: "/run/netns/c", Pool: "default", Previous: []string{"10.1.5.9/24"}},
 		"of an own wire": {Command: "CHECK", Network: "pods", ContainerID: "c", IfName: "eth0", Netns: "/n", Pool: "default", Main: true, Link: &cni.Interface{Name: "eth0", MAC: "m", Sandbox: "/n"}},
-		"GC":             {Command: "GC", Network: "pods", Pool: "default", Attachments: &[]cni.Attachment{}},
+		"GC":             {Command: "GC", Network: "pods", Pool: "default", Attachments: []cni.Attachment{}},
 		"STATUS":         {Command: "STATUS", Network: "pods", Pool: "default"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,17 +25,15 @@ const DefaultPool = "default"
 type Config struct {
 	CNIVersion  string
 	Name        string
-	Main        bool   // the type of the network is PluginType: the agent makes the interface
-	Socket      string // ipam.socket
-	Pool        string // ipam.pool
-	Routes      []Route
-	HasRoutes   bool         // ipam.routes is given, also if it is empty
+	Main        bool         // the type of the network is PluginType: the agent makes the interface
+	Socket      string       // ipam.socket
+	Pool        string       // ipam.pool
+	Routes      []Route      // ipam.routes; nil: not given
 	Wanted      []string     // requested addresses, of any convention
 	MAC         string       // requested MAC address, of any convention but CNI_ARGS
 	DNS         DNS          // passed on to the result of a main plugin
 	Previous    *Result      // prevResult
-	Attachments []Attachment // cni.dev/valid-attachments
-	HasList     bool         // that list is given
+	Attachments []Attachment // cni.dev/valid-attachments; nil: not given
 }
 
 // Route holds a route of a result.
@@ -80,9 +78,9 @@ type rawConfig struct {
 			MAC string   `json:"mac"`
 		} `json:"cni"`
 	} `json:"args"`
-	PrevResult *Result       `json:"prevResult"`
-	Valid      *[]Attachment `json:"cni.dev/valid-attachments"`
-	Legacy     *[]Attachment `json:"cni.dev/attachments"`
+	PrevResult *Result      `json:"prevResult"`
+	Valid      []Attachment `json:"cni.dev/valid-attachments"`
+	Legacy     []Attachment `json:"cni.dev/attachments"`
 }
 
 // ParseConfig reads a network configuration for a command.
@@ -130,11 +128,8 @@ func ParseConfig(stdin []byte, command string) (*Config, *Error) {
 			PluginType,
 		)
 	}
-	if raw.Valid == nil {
-		raw.Valid = raw.Legacy
-	}
-	if raw.Valid != nil {
-		c.Attachments, c.HasList = *raw.Valid, true
+	if c.Attachments = raw.Valid; c.Attachments == nil {
+		c.Attachments = raw.Legacy
 	}
 	return c, nil
 }
@@ -174,7 +169,6 @@ func (c *Config) readIPAM(keys map[string]json.RawMessage) *Error {
 	if bad != nil {
 		return bad
 	}
-	_, c.HasRoutes = keys["routes"]
 	if c.Main {
 		if err := c.checkMain(kind); err != nil {
 			return err
@@ -201,7 +195,7 @@ func (c *Config) checkMain(ipam string) *Error {
 			"ipam.type %q: type %s gives addresses of its own: leave ipam.type out, or use another main plugin",
 			ipam, PluginType)
 	}
-	if c.HasRoutes {
+	if c.Routes != nil {
 		return Errorf(CodeInvalidConfig,
 			"ipam.routes: with type %s the agent makes the routes of the pod: leave them out", PluginType)
 	}

@@ -26,8 +26,9 @@ func TestParseConfig(t *testing.T) {
 	}{
 		{"the least there is", `{"cniVersion": "1.0.0", "name": "pods"}`, cni.Config{Pool: "default"}},
 		{"its own keys", config("1.0.0", `, "socket": "/run/a.sock", "pool": "blue", "routes": [{"dst": "10.0.0.0/8", "gw": "10.1.5.1"}, {"dst": "::/0"}]`, ""),
-			cni.Config{Socket: "/run/a.sock", Pool: "blue", HasRoutes: true, Routes: []cni.Route{{Dst: "10.0.0.0/8", GW: "10.1.5.1"}, {Dst: "::/0"}}}},
-		{"an empty list of routes", config("1.0.0", `, "routes": []`, ""), cni.Config{Pool: "default", HasRoutes: true, Routes: []cni.Route{}}},
+			cni.Config{Socket: "/run/a.sock", Pool: "blue", Routes: []cni.Route{{Dst: "10.0.0.0/8", GW: "10.1.5.1"}, {Dst: "::/0"}}}},
+		{"an empty list of routes", config("1.0.0", `, "routes": []`, ""), cni.Config{Pool: "default", Routes: []cni.Route{}}},
+		{"null for routes is none", config("1.0.0", `, "routes": null`, ""), cni.Config{Pool: "default"}},
 		{"keys of the main plugin", config("1.0.0", "", `, "bridge": "cni0", "isGateway": true, "capabilities": {"ips": true}`), cni.Config{Pool: "default"}},
 		{"ips of the runtime", config("1.0.0", "", `, "runtimeConfig": {"ips": ["10.1.5.9"], "mac": "x"}`), cni.Config{Pool: "default", Wanted: []string{"10.1.5.9"}, MAC: "x"}},
 		{"ips of args", config("1.0.0", "", `, "args": {"cni": {"ips": ["10.1.5.8"], "labels": []}}`), cni.Config{Pool: "default", Wanted: []string{"10.1.5.8"}}},
@@ -38,11 +39,11 @@ func TestParseConfig(t *testing.T) {
 		{"prevResult", config("1.0.0", "", `, "prevResult": {"ips": [{"address": "10.1.5.2/24", "gateway": "10.1.5.1", "interface": 1}], "dns": {}}`),
 			cni.Config{Pool: "default", Previous: &cni.Result{IPs: []cni.IP{{Interface: new(1), Address: "10.1.5.2/24", Gateway: "10.1.5.1"}}}}},
 		{"attachments", config("1.1.0", "", `, "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]`),
-			cni.Config{Pool: "default", HasList: true, Attachments: []cni.Attachment{{ContainerID: "c1", IfName: "eth0"}}}},
+			cni.Config{Pool: "default", Attachments: []cni.Attachment{{ContainerID: "c1", IfName: "eth0"}}}},
 		{"attachments under their old name", config("1.1.0", "", `, "cni.dev/attachments": [{"containerID": "c1", "ifname": "eth0"}]`),
-			cni.Config{Pool: "default", HasList: true, Attachments: []cni.Attachment{{ContainerID: "c1", IfName: "eth0"}}}},
+			cni.Config{Pool: "default", Attachments: []cni.Attachment{{ContainerID: "c1", IfName: "eth0"}}}},
 		{"an empty list of attachments is one", config("1.1.0", "", `, "cni.dev/valid-attachments": [], "cni.dev/attachments": [{"containerID": "c1"}]`),
-			cni.Config{Pool: "default", HasList: true, Attachments: []cni.Attachment{}}},
+			cni.Config{Pool: "default", Attachments: []cni.Attachment{}}},
 		{"null is none", config("1.1.0", "", `, "cni.dev/valid-attachments": null`), cni.Config{Pool: "default"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -16,20 +16,20 @@ const Path = "/v1/cni"
 
 // Request holds a request of the executable to the agent.
 type Request struct {
-	Command     string        `json:"command"`
-	Network     string        `json:"network"`
-	ContainerID string        `json:"containerID,omitempty"`
-	IfName      string        `json:"ifName,omitempty"`
-	Netns       string        `json:"netns,omitempty"`
-	Main        bool          `json:"main,omitempty"` // the agent makes the interface; otherwise another plugin does
-	MAC         string        `json:"mac,omitempty"`  // main ADD: wanted for the pod's interface
-	Pod         Pod           `json:"pod"`
-	Pool        string        `json:"pool,omitempty"`
-	Wanted      []string      `json:"wanted,omitempty"`
-	Previous    []string      `json:"previous,omitempty"`    // addresses of prevResult, main: those of the interface
-	Link        *Interface    `json:"link,omitempty"`        // main: the interface in prevResult
-	Routes      *[]Route      `json:"routes,omitempty"`      // absent: a default route per family with the default pool, none with another
-	Attachments *[]Attachment `json:"attachments,omitempty"` // GC: absent frees nothing
+	Command     string       `json:"command"`
+	Network     string       `json:"network"`
+	ContainerID string       `json:"containerID,omitempty"`
+	IfName      string       `json:"ifName,omitempty"`
+	Netns       string       `json:"netns,omitempty"`
+	Main        bool         `json:"main,omitempty"` // the agent makes the interface; otherwise another plugin does
+	MAC         string       `json:"mac,omitempty"`  // main ADD: wanted for the pod's interface
+	Pod         Pod          `json:"pod"`
+	Pool        string       `json:"pool,omitempty"`
+	Wanted      []string     `json:"wanted,omitempty"`
+	Previous    []string     `json:"previous,omitempty"` // addresses of prevResult, main: those of the interface
+	Link        *Interface   `json:"link,omitempty"`     // main: the interface in prevResult
+	Routes      []Route      `json:"routes"`             // nil: a default route per family with the default pool, none with another
+	Attachments []Attachment `json:"attachments"`        // GC: nil frees nothing
 }
 
 // Reply holds the agent's answer.
@@ -37,8 +37,6 @@ type Reply struct {
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	IPs        []IP        `json:"ips,omitempty"`
 	Routes     []Route     `json:"routes,omitempty"`
-	// Waiting says for each address that GC found to be garbage what its release waits for.
-	Waiting []string `json:"waiting,omitempty"`
 
 	// In the agent only: the claim of this ADD, 0 if it repeated an earlier one, and its
 	// ticket.
@@ -62,6 +60,8 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 		Pool:        c.Pool,
 		Wanted:      c.Wanted,
 		Main:        c.Main,
+		Routes:      c.Routes,
+		Attachments: c.Attachments,
 	}
 	switch {
 	case c.Previous != nil && c.Main:
@@ -89,12 +89,6 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 		if r.Wanted[i], err = parseWanted(w); err != nil {
 			return Request{}, err
 		}
-	}
-	if c.HasRoutes {
-		r.Routes = &c.Routes
-	}
-	if c.HasList {
-		r.Attachments = &c.Attachments
 	}
 	return r, nil
 }

@@ -92,7 +92,7 @@ func TestARequestHasAllValues(t *testing.T) {
 	g.Expect(err).To(BeNil())
 	want := cni.Request{
 		Command: "ADD", Network: "pods", ContainerID: "4f1c", IfName: "eth0", Netns: "/run/netns/x", Pod: cni.Pod{Namespace: "ns", Name: "web-0", UID: "u"},
-		Pool: "blue", Previous: []string{"10.1.5.2/24"}, Routes: &[]cni.Route{}, Attachments: &[]cni.Attachment{},
+		Pool: "blue", Previous: []string{"10.1.5.2/24"}, Routes: []cni.Route{}, Attachments: []cni.Attachment{},
 	}
 	g.Expect(r).To(Equal(want))
 	var arrived cni.Request // at the agent: an empty list is not the same as none
