@@ -5,56 +5,72 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// handOver has the agent do what this program does otherwise. A process that has decoded
-// JSON before does it in a tenth of the time, because its memory is there already. It
-// reports false if the agent is away, does not know such calls, or leaves the work to this
-// program. A repeated request is the same request, so the work may then be done anew.
-func handOver(getenv func(string) string, stdin []byte, t *tracer, until time.Time) (result, bool) {
-	named, ok := guessSocket(stdin)
-	if !ok {
-		return result{}, false
-	}
-	body := cni.AppendCall(make([]byte, 0, 512+len(stdin)), getenv, named, stdin)
-	text, err := send(socketOf(named, getenv), cni.PathCall, "application/octet-stream", body, t, until)
+// handOver has the agent do the work of this program. A process that has decoded JSON
+// before does it in a tenth of the time, because its memory is there already. The error is a
+// *cni.Error if the agent is there and refuses. Every other error means that the agent is away.
+func handOver(
+	socket string,
+	getenv func(string) string,
+	stdin []byte,
+	t *tracer,
+	until time.Time,
+) (result, error) {
+	body := cni.AppendCall(make([]byte, 0, 512+len(stdin)), getenv, named(stdin), stdin)
+	a, err := send(socket, body, t, until)
 	if err != nil {
-		return result{}, false
+		return result{}, err
 	}
-	a, err := split(text)
-	if err != nil || a.status != "200" || a.whole() != nil {
-		return result{}, false
-	}
-	switch a.header(cni.HeaderExit) {
-	case "0":
-		if getenv("CNI_COMMAND") == "ADD" && !bytes.Contains(a.body, []byte(`"address"`)) {
-			return result{}, false // the other way of asking decodes the answer, and says what is wrong
-		}
-		return result{a.body, 0}, true
-	case "1":
-		return result{a.body, 1}, true
-	}
-	return result{}, false
+	return a.result(getenv("CNI_COMMAND"))
 }
 
-// guessSocket returns ipam.socket of a configuration, "" if it has none, without a decoder.
-// The agent, which decodes it, refuses a call with a wrong guess. It reports false for text
-// that is too special to guess.
-func guessSocket(conf []byte) (path string, ok bool) {
-	key := []byte(`"socket"`)
-	_, rest, found := bytes.Cut(conf, key)
-	if !found {
-		return "", true
+// notServing explains why an agent that answers does not serve CNI requests now.
+type notServing string
+
+func (e notServing) Error() string { return string(e) }
+
+// result returns what the agent has made of a call, with the error of handOver.
+func (a answer) result(command string) (result, error) {
+	text := bytes.TrimSpace(a.body)
+	switch exit := a.header(cni.HeaderExit); {
+	case a.status == "502" || a.status == "503" || a.status == "504":
+		var said struct{ Error string }
+		if a.status == "503" && json.Unmarshal(a.body, &said) == nil && said.Error != "" {
+			return result{}, notServing(said.Error)
+		}
+		return result{}, fmt.Errorf("status %s: %s", a.status, text)
+	case a.status != "200":
+		return result{}, cni.Errorf(cni.CodeTryAgain, "the agent refuses: status %s: %s", a.status, text)
+	case exit == "1":
+		return result{a.body, 1}, nil
+	case exit != "0":
+		return result{}, fmt.Errorf("header %s of the answer is %q: want 0 or 1", cni.HeaderExit, exit)
+	case command == "ADD" && !bytes.Contains(text, []byte(`"address"`)): // a runtime would start a pod without one
+		return result{}, cni.Errorf(cni.CodeDecode, "ADD: the agent's answer has no address: want one at least")
 	}
-	rest, found = bytes.CutPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(":"))
-	rest, quoted := bytes.CutPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(`"`))
-	text, after, closed := bytes.Cut(rest, []byte(`"`))
-	if !found || !quoted || !closed || len(text) == 0 || text[0] != '/' ||
-		bytes.IndexByte(text, '\\') >= 0 || bytes.Contains(after, key) {
-		return "", false
+	return result{a.body, 0}, nil
+}
+
+// socketOf returns the path of the agent's socket: that of the configuration, else that of
+// the environment. It ignores what else is wrong with the configuration.
+func socketOf(stdin []byte, getenv func(string) string) string {
+	return cmp.Or(named(stdin), getenv("CADASTRE_SOCKET"), defaultSocket)
+}
+
+// named returns the socket of a configuration, "" if it has none.
+func named(stdin []byte) string {
+	var conf struct {
+		IPAM struct {
+			Socket string `json:"socket"`
+		} `json:"ipam"`
 	}
-	return string(text), true
+	_ = json.Unmarshal(stdin, &conf) // the agent says what is wrong
+	return conf.IPAM.Socket
 }

@@ -60,45 +60,58 @@ func (p *pods) requests() []cni.Request {
 
 func (*pods) Delete(context.Context, ledger.Lease) error { return nil }
 
-// serveAPI serves the agent's real API for p; without calls it is that of an older agent.
-// It returns the socket, and the number of calls so far.
-func serveAPI(t *testing.T, p *pods, calls bool) (socket string, count func() int) {
+// serveAPI serves the agent's real API for p.
+func serveAPI(t *testing.T, p *pods) (socket string) {
 	t.Helper()
 	g := NewWithT(t)
 	socket = filepath.Join(runDir(t), "agent.sock")
 	l, err := net.Listen("unix", socket)
 	g.Expect(err).NotTo(HaveOccurred())
-	api := restapi.NewPlugin(restapi.Deps{Pods: p}).Handler()
-	var mu sync.Mutex
-	n := 0
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == cni.PathCall {
-			mu.Lock()
-			n++
-			mu.Unlock()
-			if !calls {
-				http.NotFound(w, r)
-				return
-			}
-		}
-		api.ServeHTTP(w, r)
-	})}
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: restapi.NewPlugin(restapi.Deps{Pods: p}).Handler()}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {
 		g.Expect(s.Close()).To(Succeed())
 		g.Expect(<-ended).To(MatchError(http.ErrServerClosed))
 	})
-	return socket, func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return n
-	}
+	return socket
 }
 
-// What the agent does for the plugin is what the plugin does itself: the same output, the
-// same exit code, and the same request.
-func TestTheAgentDoesWhatThePluginWouldDo(t *testing.T) {
+// expected returns the request of a call, nil if it comes to none, and what the plugin prints
+// for the agent's outcome; nil: for an agent that is away.
+func expected(inv cni.Invocation, stdin, socket string, outcome func() (cni.Reply, error)) (req *cni.Request, printed result) {
+	r, conf, cerr := cni.Prepare(inv, []byte(stdin))
+	if cerr != nil {
+		return nil, failed(cerr, conf)
+	}
+	away := "does not answer at " + socket + " (connect: no such file or directory): start cadastre-agent, or name its socket in ipam.socket or CADASTRE_SOCKET"
+	reply, err := cni.Reply{}, podmanager.ErrAway
+	if outcome != nil {
+		reply, err = outcome()
+		away = "at " + socket + " does not serve yet: " + podmanager.ErrAway.Error()
+	}
+	var out []byte
+	switch {
+	case err == nil:
+		out, cerr = cni.Output(r, reply, conf)
+	case errors.As(err, &cerr):
+	case !errors.Is(err, podmanager.ErrAway):
+		cerr = cni.Errorf(cni.CodeTryAgain, "the agent refuses: status 500: {\"error\":%q}", err)
+	case r.Command == "STATUS":
+		cerr = cni.Errorf(cni.CodeNotAvailable, "STATUS: the Cadastre agent %s", away)
+	case r.Command != "DEL":
+		cerr = cni.Errorf(cni.CodeTryAgain, "%s: the Cadastre agent %s", r.Command, away)
+	}
+	if cerr != nil {
+		return &r, failed(cerr, conf)
+	}
+	return &r, result{out, 0}
+}
+
+// The agent gets the request of the call, and the runtime the output and the exit code of its
+// outcome. What is wrong with a call is told in the same words without an agent, and only a DEL
+// that finds no agent waits for it.
+func TestTheOutcomesOfACall(t *testing.T) {
 	one := cni.Reply{
 		IPs:    []cni.IP{{Address: "10.1.5.2/24", Gateway: "10.1.5.1"}, {Address: "fd00::2/64"}},
 		Routes: []cni.Route{{Dst: "0.0.0.0/0", GW: "10.1.5.1"}},
@@ -156,22 +169,44 @@ func TestTheAgentDoesWhatThePluginWouldDo(t *testing.T) {
 				for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "MOVE"} {
 					t.Run(fmt.Sprint(what, ", ", kind, ", ", how, ", ", command), func(t *testing.T) {
 						g := NewWithT(t)
-						by := func(calls bool) (exit int, out string, asked []cni.Request, n int) {
-							p := &pods{reply: answer.reply, err: answer.err}
-							socket, count := serveAPI(t, p, calls)
+						by := func(socket string, outcome func() (cni.Reply, error)) *cni.Request {
 							stdin := strings.ReplaceAll(strings.ReplaceAll(config, "\\u002fSOCKET", "\\u002f"+socket[1:]), "SOCKET", socket)
+							getenv := env(command, append(changes, "CADASTRE_SOCKET="+socket)...)
+							var req *cni.Request
+							var want result
+							inv, cerr := cni.FromEnv(getenv)
+							switch {
+							case cerr != nil:
+								want = failed(cerr, nil)
+							case command == "VERSION":
+								versions, err := cni.PrintVersions()
+								g.Expect(err).NotTo(HaveOccurred())
+								want = result{append(versions, '\n'), 0}
+							default:
+								req, want = expected(inv, stdin, socket, outcome)
+							}
 							var printed bytes.Buffer
-							exit = run(env(command, append(changes, "CADASTRE_SOCKET="+socket)...), strings.NewReader(stdin), &printed)
-							return exit, strings.ReplaceAll(printed.String(), socket, "SOCKET"), p.requests(), count()
+							g.Expect(run(getenv, strings.NewReader(stdin), &printed)).To(Equal(want.exit))
+							g.Expect(printed.String()).To(Equal(string(want.out)))
+							var waits []cni.Intent
+							if away := outcome == nil || errors.Is(answer.err, podmanager.ErrAway); away && req != nil && command == "DEL" {
+								waits = []cni.Intent{{Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName}}
+							}
+							left := waiting(g, socket)
+							for i := range left {
+								left[i].Began = cni.Began{}
+							}
+							g.Expect(left).To(Equal(waits))
+							return req
 						}
-						exit, out, asked, _ := by(false)
-						callExit, callOut, callAsked, n := by(true)
-						g.Expect(callExit).To(Equal(exit))
-						g.Expect(callOut).To(Equal(out))
-						if answer.err == nil || !errors.Is(answer.err, podmanager.ErrAway) && errors.As(answer.err, new(*cni.Error)) {
-							g.Expect(callAsked).To(Equal(asked))
+						p := &pods{reply: answer.reply, err: answer.err}
+						var asked []cni.Request
+						if req := by(serveAPI(t, p), func() (cni.Reply, error) { return answer.reply, answer.err }); req != nil {
+							asked = append(asked, *req)
 						}
-						called += n
+						g.Expect(p.requests()).To(Equal(asked))
+						called += len(asked)
+						by(filepath.Join(runDir(t), "agent.sock"), nil)
 					})
 				}
 			}
@@ -184,40 +219,14 @@ func TestTheAgentDoesWhatThePluginWouldDo(t *testing.T) {
 func TestACallIsOneRequest(t *testing.T) {
 	g := NewWithT(t)
 	p := &pods{reply: cni.Reply{IPs: []cni.IP{{Address: "10.1.5.2/24"}}}}
-	socket, calls := serveAPI(t, p, true)
+	socket := serveAPI(t, p)
 	o := call(g, env("ADD"), conf(socket, ""))
 	g.Expect(o.exit).To(BeZero())
 	g.Expect(o.out).To(ContainSubstring("10.1.5.2/24"))
-	g.Expect(calls()).To(Equal(1))
 	g.Eventually(func() []error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.delivered
 	}).Should(Equal([]error{nil}))
 	g.Expect(p.requests()).To(HaveLen(1))
-}
-
-// An answer to a call that is not one is none: the plugin asks again, in the old way.
-func TestAnAnswerToACallThatIsNone(t *testing.T) {
-	for name, text := range map[string]string{
-		"cut off":             "HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nContent-Length: 100\r\n\r\n{}",
-		"without a length":    "HTTP/1.1 200 OK\r\nCni-Exit: 0\r\n\r\n{}",
-		"without an exit":     "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-		"with an odd exit":    "HTTP/1.1 200 OK\r\nCni-Exit: 2\r\nContent-Length: 2\r\n\r\n{}",
-		"of another status":   "HTTP/1.1 409 Conflict\r\nCni-Exit: 0\r\nContent-Length: 2\r\n\r\n{}",
-		"of another protocol": "220 mail.example ESMTP\r\n\r\n",
-		"nothing":             "",
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			a := newAgent(t, ok(lease))
-			a.mu.Lock()
-			a.call = raw(text)
-			a.mu.Unlock()
-			o := call(g, env("ADD"), conf(a.socket, ""))
-			g.Expect(o.exit).To(BeZero(), o.out)
-			g.Expect(o.out).To(ContainSubstring("10.1.5.2/24"))
-			g.Expect(a.count()).To(Equal(1))
-		})
-	}
 }

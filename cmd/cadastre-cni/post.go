@@ -5,7 +5,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,40 +15,31 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// post sends JSON to a path of the agent's socket and returns the body of the answer.
-func post(socket, path string, body []byte, t *tracer, until time.Time) ([]byte, error) {
-	answer, err := send(socket, path, "application/json", body, t, until)
-	if err != nil {
-		return nil, err
-	}
-	return parse(answer)
-}
-
 // send is one HTTP/1.1 exchange over a unix socket, by hand: net/http would be most of the
-// time that this program takes. It returns the answer as it came. t may be nil.
-func send(agent, path, kind string, body []byte, t *tracer, until time.Time) ([]byte, error) {
+// time that this program takes.
+func send(agent string, body []byte, t *tracer, until time.Time) (answer, error) {
 	t.asks(agent)
-	conn, err := request(agent, path, kind, body, t, until)
+	conn, err := request(agent, cni.PathCall, body, t, until)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	defer conn.close()
-	text, err := receive(conn)
+	a, err := receive(conn)
 	if err == nil {
-		t.answered(text)
+		t.answered(a)
 	}
-	return text, err
+	return a, err
 }
 
 // request sends a request and returns the connection, from which the answer can be read.
-func request(agent, path, kind string, body []byte, t *tracer, until time.Time) (*socket, error) {
+func request(agent, path string, body []byte, t *tracer, until time.Time) (*socket, error) {
 	conn, err := dial(agent, until)
 	if err != nil {
 		return nil, err
 	}
 	msg := make([]byte, 0, 240+len(body))
 	msg = append(append(msg, "POST "...), path...)
-	msg = append(append(msg, " HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: "...), kind...)
+	msg = append(msg, " HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Type: application/octet-stream"...)
 	msg = t.appendHeader(msg)
 	msg = strconv.AppendInt(append(msg, "\r\nContent-Length: "...), int64(len(body)), 10)
 	msg = append(append(msg, "\r\n\r\n"...), body...)
@@ -61,31 +51,26 @@ func request(agent, path, kind string, body []byte, t *tracer, until time.Time) 
 }
 
 // receive reads an HTTP answer: to the length that it tells, or else to its end.
-func receive(conn io.Reader) ([]byte, error) {
+func receive(conn io.Reader) (answer, error) {
 	text := make([]byte, 0, 2048)
 	for len(text) < maxInput {
 		n, err := conn.Read(text[len(text):cap(text)])
 		text = text[:len(text)+n]
-		if errors.Is(err, io.EOF) {
-			return text, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if a, err := split(text); err == nil && a.whole() == nil {
-			return text, nil
+		a, bad := split(text)
+		switch {
+		case bad == nil:
+			return a, nil
+		case errors.Is(err, io.EOF):
+			return answer{}, bad
+		case err != nil:
+			return answer{}, err
 		}
 		if len(text) == cap(text) {
 			text = slices.Grow(text, len(text))
 		}
 	}
-	return text, nil
+	return answer{}, fmt.Errorf("the answer has more than %d bytes", maxInput)
 }
-
-// notServing explains why an agent that answers does not serve CNI requests now.
-type notServing string
-
-func (e notServing) Error() string { return string(e) }
 
 // answer is an HTTP answer.
 type answer struct {
@@ -93,17 +78,21 @@ type answer struct {
 	head, body []byte
 }
 
-// split takes an HTTP answer apart.
+// split takes an HTTP answer apart. It is an error if the answer is cut off.
 func split(text []byte) (answer, error) {
 	head, body, ok := bytes.Cut(text, []byte("\r\n\r\n"))
 	if !ok || len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) || head[8] != ' ' {
 		return answer{}, errors.New("the answer is not HTTP")
 	}
-	status := string(head[9:12])
-	if n, err := strconv.Atoi(status); err != nil || n < 100 {
+	a := answer{string(head[9:12]), head, body}
+	if n, err := strconv.Atoi(a.status); err != nil || n < 100 {
 		return answer{}, errors.New("the answer is not HTTP")
 	}
-	return answer{status, head, body}, nil
+	length := a.header("Content-Length")
+	if n, err := strconv.Atoi(length); err != nil || n != len(body) {
+		return answer{}, fmt.Errorf("the answer is cut off: %d of %q bytes", len(body), length)
+	}
+	return a, nil
 }
 
 // header returns the value of a header, "" if there is none.
@@ -114,42 +103,4 @@ func (a answer) header(name string) string {
 		}
 	}
 	return ""
-}
-
-// whole returns an error for an answer that is cut off.
-func (a answer) whole() error {
-	if length, err := strconv.Atoi(a.header("Content-Length")); err != nil || length != len(a.body) {
-		return fmt.Errorf("the answer is cut off: %d of %q bytes", len(a.body), a.header("Content-Length"))
-	}
-	return nil
-}
-
-// parse takes the body out of an HTTP answer. It is an error for an answer
-// that is cut off, and for the status that means that the agent does not serve.
-func parse(text []byte) ([]byte, error) {
-	a, err := split(text)
-	if err != nil {
-		return nil, err
-	}
-	if a.status == "502" || a.status == "503" || a.status == "504" {
-		var said struct{ Error string }
-		if a.status == "503" && json.Unmarshal(a.body, &said) == nil && said.Error != "" {
-			return nil, notServing(said.Error)
-		}
-		return nil, fmt.Errorf("status %s: %s", a.status, bytes.TrimSpace(a.body))
-	}
-	if err := a.whole(); err != nil {
-		return nil, err
-	}
-	if a.status != "200" { // the agent is there, and refuses
-		return json.Marshal(map[string]*cni.Error{
-			"error": cni.Errorf(
-				cni.CodeTryAgain,
-				"the agent refuses: status %s: %s",
-				a.status,
-				bytes.TrimSpace(a.body),
-			),
-		})
-	}
-	return a.body, nil
 }

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -70,79 +69,44 @@ func serve(getenv func(string) string, stdin io.Reader, t *tracer) result {
 	}
 	until, began := time.Now().Add(timeout(inv.Command)), uptime()
 	t.begin(inv.Command)
-	if r, ok := handOver(getenv, data, t, until); ok {
+	socket := socketOf(data, getenv)
+	r, err := handOver(socket, getenv, data, t, until)
+	if err == nil {
 		return r
 	}
 	req, conf, cerr := cni.Prepare(inv, data)
+	refusal, refused := errors.AsType[*cni.Error](err)
+	switch {
+	case cerr != nil: // found without the agent
+	case refused:
+		cerr = refusal
+	case inv.Command == "DEL":
+		cerr = leave(socket, req, began, err)
+	default:
+		cerr = away(socket, inv.Command, err)
+	}
 	if cerr != nil {
 		return failed(cerr, conf)
 	}
-	out, cerr := exchange(socketOf(conf.Socket, getenv), req, conf, t, until, began)
-	if cerr != nil {
-		return failed(cerr, conf)
-	}
-	return result{out, 0}
+	return result{}
 }
 
-// socketOf returns the path of the agent's socket; named is that of the configuration.
-func socketOf(named string, getenv func(string) string) string {
-	if named == "" {
-		named = getenv("CADASTRE_SOCKET")
-	}
-	if named == "" {
-		return defaultSocket
-	}
-	return named
-}
-
-// exchange asks the agent, or does what is to be done while it is away.
-func exchange(
-	socket string,
-	req cni.Request,
-	conf *cni.Config,
-	t *tracer,
-	until time.Time,
-	began time.Duration,
-) ([]byte, *cni.Error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return nil, cni.Errorf(cni.CodeInternal, "%v", err)
-	}
-	answer, err := post(socket, cni.Path, body, t, until)
-	if err == nil {
-		return read(req, answer, conf)
-	}
-	if req.Command == "DEL" {
-		return nil, leave(socket, req, began, err)
-	}
+// away returns the error of a command for an agent that is away.
+func away(socket, command string, why error) *cni.Error {
 	code := uint(cni.CodeTryAgain)
-	if req.Command == "STATUS" {
+	if command == "STATUS" {
 		code = cni.CodeNotAvailable
 	}
-	if why, ok := errors.AsType[notServing](err); ok {
-		return nil, cni.Errorf(code, "%s: the Cadastre agent at %s does not serve yet: %s", req.Command, socket, why)
+	if _, ok := errors.AsType[notServing](why); ok {
+		return cni.Errorf(code, "%s: the Cadastre agent at %s does not serve yet: %v", command, socket, why)
 	}
-	return nil, cni.Errorf(
+	return cni.Errorf(
 		code,
 		"%s: the Cadastre agent does not answer at %s (%v): start cadastre-agent, or name its socket in ipam.socket or CADASTRE_SOCKET",
-		req.Command,
+		command,
 		socket,
-		err,
+		why,
 	)
-}
-
-func read(req cni.Request, answer []byte, conf *cni.Config) ([]byte, *cni.Error) {
-	var reply struct {
-		cni.Reply
-		Error *cni.Error `json:"error"`
-	}
-	if err := json.Unmarshal(answer, &reply); err != nil {
-		return nil, cni.Errorf(cni.CodeDecode, "the agent's answer cannot be read: %v", err)
-	}
-	if reply.Error != nil {
-		return nil, reply.Error
-	}
-	return cni.Output(req, reply.Reply, conf)
 }
 
 // leave writes a DEL down for an agent that is away. An agent that has come back meanwhile

@@ -33,7 +33,6 @@ type agent struct {
 	ended  sync.WaitGroup
 
 	mu       sync.Mutex
-	call     func(net.Conn) // answers calls; 404: those of an agent that knows none
 	answers  []func(net.Conn)
 	requests []*http.Request
 	bodies   [][]byte
@@ -42,7 +41,7 @@ type agent struct {
 // newAgent listens in a directory whose name is short enough for a socket.
 func newAgent(t *testing.T, answers ...func(net.Conn)) *agent {
 	t.Helper()
-	a := &agent{g: NewWithT(t), socket: filepath.Join(runDir(t), "agent.sock"), answers: answers, call: status(404, "")}
+	a := &agent{g: NewWithT(t), socket: filepath.Join(runDir(t), "agent.sock"), answers: answers}
 	var err error
 	a.l, err = net.Listen("unix", a.socket)
 	a.g.Expect(err).NotTo(HaveOccurred())
@@ -89,13 +88,6 @@ func (a *agent) serve(c net.Conn) {
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
-	if r.URL.Path == cni.PathCall {
-		a.mu.Lock()
-		answer := a.call
-		a.mu.Unlock()
-		answer(c)
-		return
-	}
 	a.mu.Lock()
 	a.requests, a.bodies = append(a.requests, r), append(a.bodies, body)
 	answer := a.answers[0]
@@ -111,8 +103,10 @@ func (a *agent) asked() (*http.Request, cni.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.g.Expect(a.requests).To(HaveLen(1))
-	var r cni.Request
-	a.g.Expect(json.Unmarshal(a.bodies[0], &r)).To(Succeed())
+	c, err := cni.ParseCall(a.bodies[0])
+	a.g.Expect(err).NotTo(HaveOccurred())
+	r, _, cerr, _ := c.Request()
+	a.g.Expect(cerr).To(BeNil())
 	return a.requests[0], r
 }
 
@@ -128,14 +122,19 @@ func raw(text string) func(net.Conn) {
 	return func(c net.Conn) { _, _ = c.Write([]byte(text)) }
 }
 
-// status answers with a status and a body.
+// status answers with a status and a body, but not as the plugin.
 func status(code int, body string) func(net.Conn) {
 	return raw(fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", code, http.StatusText(code), len(body), body))
 }
 
-func ok(body string) func(net.Conn) { return status(200, body) }
+// output answers with an exit code and an output of the plugin.
+func output(exit, body string) func(net.Conn) {
+	return raw(fmt.Sprintf("HTTP/1.1 200 OK\r\nCni-Exit: %s\r\nContent-Length: %d\r\n\r\n%s", exit, len(body), body))
+}
 
-const lease = `{"ips": [{"address": "10.1.5.2/24", "gateway": "10.1.5.1"}], "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.5.1"}]}`
+func ok(body string) func(net.Conn) { return output("0", body) }
+
+const lease = `{"cniVersion": "1.1.0", "ips": [{"address": "10.1.5.2/24", "gateway": "10.1.5.1"}], "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.5.1"}], "dns": {}}`
 
 // env returns the environment that a runtime sets for a command.
 func env(command string, more ...string) func(string) string {
@@ -175,27 +174,17 @@ func call(g Gomega, getenv func(string) string, stdin string) outcome {
 }
 
 func TestEachCommand(t *testing.T) {
-	for _, c := range []struct{ command, answer, out string }{
-		{"ADD", lease, `{"cniVersion": "1.1.0", "ips": [{"address": "10.1.5.2/24", "gateway": "10.1.5.1"}], "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.5.1"}], "dns": {}}`},
-		{"DEL", "{}", ""},
-		{"CHECK", "{}", ""},
-		{"GC", `{"waiting": ["10.1.5.7: it waits"]}`, ""},
-		{"STATUS", "{}", ""},
-	} {
-		t.Run(c.command, func(t *testing.T) {
+	for command, out := range map[string]string{"ADD": lease, "DEL": "", "CHECK": "", "GC": "", "STATUS": ""} {
+		t.Run(command, func(t *testing.T) {
 			g := NewWithT(t)
-			a := newAgent(t, ok(c.answer))
-			o := call(g, env(c.command), conf(a.socket, `, "cni.dev/valid-attachments": [{"containerID": "a", "ifname": "b"}], "prevResult": {"ips": [{"address": "10.1.5.2/24"}]}`))
+			a := newAgent(t, ok(out))
+			o := call(g, env(command), conf(a.socket, `, "cni.dev/valid-attachments": [{"containerID": "a", "ifname": "b"}], "prevResult": {"ips": [{"address": "10.1.5.2/24"}]}`))
 			g.Expect(o.exit).To(BeZero(), o.out)
-			if c.out == "" {
-				g.Expect(o.out).To(BeEmpty())
-			} else {
-				g.Expect(o.out).To(MatchJSON(c.out))
-			}
+			g.Expect(o.out).To(Equal(out))
 			http, asked := a.asked()
-			g.Expect([]string{http.Method, http.URL.Path, http.Header.Get("Content-Type")}).To(Equal([]string{"POST", cni.Path, "application/json"}))
+			g.Expect([]string{http.Method, http.URL.Path, http.Header.Get("Content-Type")}).To(Equal([]string{"POST", cni.PathCall, "application/octet-stream"}))
 			g.Expect(asked).To(Equal(cni.Request{
-				Command: c.command, Network: "pods", ContainerID: "4f1c", IfName: "eth0", Netns: "/run/netns/x", Pool: "default",
+				Command: command, Network: "pods", ContainerID: "4f1c", IfName: "eth0", Netns: "/run/netns/x", Pool: "default",
 				Pod: cni.Pod{Namespace: "ns", Name: "web-0", UID: "u-1"}, Previous: []string{"10.1.5.2/24"},
 				Attachments: []cni.Attachment{{ContainerID: "a", IfName: "b"}},
 			}))
@@ -211,12 +200,12 @@ func TestVersionNeedsNoAgent(t *testing.T) {
 	g.Expect(o.out).To(MatchJSON(`{"cniVersion": "1.1.0", "supportedVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]}`))
 }
 
-// What the agent refuses is printed with its code, in the version that was asked for.
+// What the agent refuses is printed as it is.
 func TestTheAgentRefuses(t *testing.T) {
 	for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
 		t.Run(command, func(t *testing.T) {
 			g := NewWithT(t)
-			a := newAgent(t, ok(`{"error": {"code": 101, "msg": "no", "details": "never"}}`))
+			a := newAgent(t, output("1", `{"cniVersion": "1.1.0", "code": 101, "msg": "no", "details": "never"}`))
 			o := call(g, env(command), conf(a.socket, ""))
 			g.Expect(o.exit).To(Equal(1))
 			g.Expect(o.err).To(Equal(cni.Error{CNIVersion: "1.1.0", Code: 101, Msg: "no", Details: "never"}))
@@ -225,26 +214,28 @@ func TestTheAgentRefuses(t *testing.T) {
 	}
 }
 
-// away are the ways in which an agent may be away.
-func away() map[string]func(net.Conn) {
+// waysToBeAway are the ways in which an agent may be away.
+func waysToBeAway() map[string]func(net.Conn) {
 	return map[string]func(net.Conn){
-		"it stops":                       status(503, `{"error": "the agent is stopping"}`),
-		"a proxy has no agent":           status(502, "bad gateway"),
-		"a proxy has no answer":          status(504, "gateway timeout"),
-		"it hangs up":                    raw(""),
-		"its answer is cut off":          raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ips\": []}"),
-		"its head is cut off":            raw("HTTP/1.1 200 OK\r\nContent-Le"),
-		"its answer is longer":           raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}{}"),
-		"its answer has no length":       raw("HTTP/1.1 200 OK\r\n\r\n{}"),
-		"its answer has a bad length":    raw("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}"),
-		"another server answers":         raw("220 mail.example ESMTP\r\n\r\n"),
-		"another server answers shortly": raw("\r\n\r\n"),
+		"it stops":                        status(503, `{"error": "the agent is stopping"}`),
+		"a proxy has no agent":            status(502, "bad gateway"),
+		"a proxy has no answer":           status(504, "gateway timeout"),
+		"it hangs up":                     raw(""),
+		"its answer is cut off":           raw("HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nContent-Length: 100\r\n\r\n{\"ips\": []}"),
+		"its head is cut off":             raw("HTTP/1.1 200 OK\r\nContent-Le"),
+		"its answer is longer":            raw("HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nContent-Length: 2\r\n\r\n{}{}"),
+		"its answer has no length":        raw("HTTP/1.1 200 OK\r\nCni-Exit: 0\r\n\r\n{}"),
+		"its answer has a bad length":     raw("HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nContent-Length: x\r\n\r\n{}"),
+		"its answer has no exit code":     status(200, lease),
+		"its answer has an odd exit code": output("2", lease),
+		"another server answers":          raw("220 mail.example ESMTP\r\n\r\n"),
+		"another server answers shortly":  raw("\r\n\r\n"),
 	}
 }
 
 // Without an agent: what can be tried again is, and a DEL is written down.
 func TestTheAgentIsAway(t *testing.T) {
-	ways := away()
+	ways := waysToBeAway()
 	ways["there is no socket"] = nil
 	for name, answer := range ways {
 		for command, code := range map[string]uint{
@@ -297,7 +288,7 @@ func TestTheAgentDied(t *testing.T) {
 
 // A refusal that is not a CNI error: the agent is there, but ADD is not served.
 func TestAnAnswerThatIsNone(t *testing.T) {
-	for _, code := range []int{400, 403, 404, 405, 500} {
+	for _, code := range []int{400, 403, 404, 405, 409, 500} {
 		g := NewWithT(t)
 		a := newAgent(t, status(code, `{"error": "for a reason"}`))
 		o := call(g, env("ADD"), conf(a.socket, ""))
@@ -314,24 +305,16 @@ func TestAnAnswerThatIsNone(t *testing.T) {
 
 // A runtime would start a pod without an address, if an answer without one were a success.
 func TestAnAnswerWithoutAddresses(t *testing.T) {
-	for _, text := range []string{"{}", `{"ips": []}`, `{"ips": [{}]}`, `{"ips": [{"address": "10.1.5.2"}]}`, `{"ips": null, "interfaces": [{"name": "eth0"}]}`} {
-		for name, called := range map[string]string{
-			"by a request": "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
-			"by a call":    fmt.Sprintf("HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nContent-Length: %d\r\n\r\n%s", len("{}"), "{}"),
-		} {
-			t.Run(name+" "+text, func(t *testing.T) {
-				g := NewWithT(t)
-				a := newAgent(t, ok(text))
-				a.mu.Lock()
-				a.call = raw(called)
-				a.mu.Unlock()
-				o := call(g, env("ADD"), conf(a.socket, ""))
-				g.Expect(o.exit).To(Equal(1), o.out)
-				g.Expect(o.err.Code).To(BeNumerically("==", cni.CodeDecode))
-				g.Expect(o.err.Msg).To(ContainSubstring("the agent's answer has"))
-				g.Expect(call(g, env("DEL"), conf(a.socket, "")).exit).To(BeZero(), "a DEL has no addresses")
-			})
-		}
+	for _, text := range []string{"", "{}", `{"ips": []}`, `{"ips": null, "interfaces": [{"name": "eth0"}]}`} {
+		t.Run(text, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAgent(t, ok(text))
+			o := call(g, env("ADD"), conf(a.socket, ""))
+			g.Expect(o.exit).To(Equal(1), o.out)
+			g.Expect(o.err.Code).To(BeNumerically("==", cni.CodeDecode))
+			g.Expect(o.err.Msg).To(ContainSubstring("the agent's answer has"))
+			g.Expect(call(g, env("DEL"), conf(a.socket, "")).exit).To(BeZero(), "a DEL has no addresses")
+		})
 	}
 }
 
@@ -388,6 +371,26 @@ func TestWhichSocket(t *testing.T) {
 	g.Expect(o.err.Msg).To(ContainSubstring("/run/cadastre/agent.sock"))
 }
 
+// A DEL with an ipam section that went bad must still go to the agent that the section
+// names: at another one it would succeed, and free nothing.
+func TestTheSocketOfAConfiguration(t *testing.T) {
+	for name, c := range map[string]struct{ conf, want string }{
+		"as usual":               {conf("/run/a.sock", ""), "/run/a.sock"},
+		"escaped":                {`{"ipam": {"socket": "\u002frun/a.sock"}}`, "/run/a.sock"},
+		"beside another one":     {conf("/run/a.sock", `, "args": {"socket": "/run/b.sock"}`), "/run/a.sock"},
+		"an unknown key":         {`{"ipam": {"gateway": "10.1.5.1", "socket": "/run/a.sock"}}`, "/run/a.sock"},
+		"a pool of another type": {`{"ipam": {"pool": 5, "socket": "/run/a.sock"}}`, "/run/a.sock"},
+		"bad routes":             {`{"ipam": {"routes": "x", "socket": "/run/a.sock"}}`, "/run/a.sock"},
+		"a bad name":             {`{"name": 5, "ipam": {"socket": "/run/a.sock"}}`, "/run/a.sock"},
+		"a number":               {`{"ipam": {"socket": 5}}`, "/run/env.sock"},
+		"another place":          {`{"socket": "/run/a.sock"}`, "/run/env.sock"},
+		"no section":             {`{"ipam": null}`, "/run/env.sock"},
+		"no JSON":                {`{"ipam": {"socket": "/run/a.sock"}`, "/run/env.sock"},
+	} {
+		NewWithT(t).Expect(socketOf([]byte(c.conf), env("DEL", "CADASTRE_SOCKET=/run/env.sock"))).To(Equal(c.want), name)
+	}
+}
+
 // Errors that are found before the agent is asked.
 func TestBadInput(t *testing.T) {
 	for _, c := range []struct {
@@ -439,7 +442,7 @@ func TestAnAgentThatNeverAnswers(t *testing.T) {
 	silent := make(chan struct{})
 	a := newAgent(t, func(net.Conn) { <-silent })
 	defer close(silent)
-	_, err := post(a.socket, cni.Path, []byte("{}"), nil, time.Now().Add(50*time.Millisecond))
+	_, err := send(a.socket, nil, &tracer{}, time.Now().Add(50*time.Millisecond))
 	g.Expect(errors.Is(err, os.ErrDeadlineExceeded)).To(BeTrue(), "%v", err)
 	for _, command := range []string{"ADD", "DEL", "CHECK", "GC"} {
 		g.Expect(timeout(command)).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
@@ -457,24 +460,26 @@ func TestAnAgentThatTrickles(t *testing.T) {
 			}
 		}
 	})
-	_, err := post(a.socket, cni.Path, []byte("{}"), nil, time.Now().Add(50*time.Millisecond))
+	_, err := send(a.socket, nil, &tracer{}, time.Now().Add(50*time.Millisecond))
 	g.Expect(err).To(HaveOccurred())
 }
 
-// Whatever comes back: no panic, and a body only where its length is right. For
-// another status than 200 it is an error of our own.
+// Whatever comes back: no panic, and an output only where its length is right.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
-		"", "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 200\r\ncontent-length:2\r\n\r\n{}", "HTTP/1.1 503 x\r\n\r\n",
-		"HTTP/1. 200\r\nContent-Length: -1\r\n\r\n", "HTTP/1.12\r\n\r\n",
+		"", "\r\n\r\n", "HTTP/1.1 200 OK\r\nCni-Exit: 1\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 200\r\ncni-exit:0\r\ncontent-length:2\r\n\r\n{}",
+		"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n", "HTTP/1. 200\r\nContent-Length: -1\r\n\r\n", "HTTP/1.12\r\n\r\n",
 	} {
 		f.Add([]byte(seed))
 	}
-	f.Fuzz(func(t *testing.T, answer []byte) {
-		body, err := parse(answer)
-		if err == nil && !bytes.HasSuffix(answer, body) && !bytes.Contains(body, []byte("the agent refuses: status ")) {
-			t.Fatalf("%q is not the end of %q", body, answer)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a, err := receive(bytes.NewReader(text))
+		if err != nil {
+			return
 		}
-		_, _ = read(cni.Request{Command: "ADD"}, body, &cni.Config{CNIVersion: "1.1.0"})
+		r, err := a.result("ADD")
+		if err == nil && !bytes.HasSuffix(text, r.out) || err != nil && err.Error() == "" {
+			t.Fatalf("%q: %q, %v", text, r.out, err)
+		}
 	})
 }

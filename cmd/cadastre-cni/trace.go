@@ -17,13 +17,13 @@ import (
 const reportTimeout = 50 * time.Millisecond
 
 // tracer makes the IDs of the spans of this process, and measures them. The agent decides
-// whether they are recorded, and exports them. Its methods do nothing if it is nil.
+// whether they are recorded, and exports them.
 type tracer struct {
 	began   time.Time
 	process cni.Process
-	socket  string // of the last request
+	socket  string // of the request
 	wanted  bool   // the command is one that can be traced
-	traced  bool   // the agent traces the last request
+	traced  bool   // the agent traces the request
 }
 
 // begin makes the IDs for a command.
@@ -40,7 +40,7 @@ func (t *tracer) begin(command string) {
 
 // appendHeader appends the header that names the span of the exchange with the agent.
 func (t *tracer) appendHeader(msg []byte) []byte {
-	if t == nil || !t.wanted {
+	if !t.wanted {
 		return msg
 	}
 	msg = append(msg, "\r\n"+cni.HeaderTrace+": "...)
@@ -49,19 +49,16 @@ func (t *tracer) appendHeader(msg []byte) []byte {
 
 // asks notes the begin of an exchange.
 func (t *tracer) asks(socket string) {
-	if t != nil {
-		t.process.Asked, t.socket, t.traced = time.Now(), socket, false
-	}
+	t.process.Asked, t.socket = time.Now(), socket
 }
 
 // answered notes the end of an exchange.
-func (t *tracer) answered(text []byte) {
-	if t == nil || !t.wanted {
+func (t *tracer) answered(a answer) {
+	if !t.wanted {
 		return
 	}
 	t.process.Answered = time.Now()
-	a, err := split(text)
-	t.traced = err == nil && a.header(cni.HeaderTraced) == "1"
+	t.traced = a.header(cni.HeaderTraced) == "1"
 }
 
 // report sends the times of the process to the agent if it traces the request.
@@ -77,8 +74,7 @@ func (t *tracer) report(r result) {
 		p.Error = printed.Msg
 	}
 	body := p.Append(make([]byte, 0, 256+len(p.Error)))
-	const kind = "application/octet-stream"
-	conn, err := request(t.socket, cni.PathProcess, kind, body, nil, time.Now().Add(reportTimeout))
+	conn, err := request(t.socket, cni.PathProcess, body, &tracer{}, time.Now().Add(reportTimeout))
 	if err == nil { // the agent reads what was written also if it is slow
 		conn.close()
 	}

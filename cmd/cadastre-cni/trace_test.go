@@ -35,9 +35,9 @@ type tracingAgent struct {
 	requests []string // paths, and the header of the trace
 }
 
-// newTracingAgent serves; without calls it is of a release that does not know them, and without
-// traces it traces nothing. refusal is its answer to each request, nil: it serves.
-func newTracingAgent(t *testing.T, calls, traces bool, refusal error) *tracingAgent {
+// newTracingAgent serves; without traces it traces nothing. refusal is its answer to each
+// request, nil: it serves.
+func newTracingAgent(t *testing.T, traces bool, refusal error) *tracingAgent {
 	t.Helper()
 	g := NewWithT(t)
 	a := &tracingAgent{socket: filepath.Join(runDir(t), "agent.sock"), pods: &pods{err: refusal, reply: cni.Reply{IPs: []cni.IP{{Address: "10.1.5.2/24"}}}}}
@@ -59,10 +59,6 @@ func newTracingAgent(t *testing.T, calls, traces bool, refusal error) *tracingAg
 		a.mu.Lock()
 		a.requests = append(a.requests, strings.TrimSpace(r.URL.Path+" "+r.Header.Get(cni.HeaderTrace)))
 		a.mu.Unlock()
-		if r.URL.Path == cni.PathCall && !calls {
-			http.NotFound(w, r)
-			return
-		}
 		api.ServeHTTP(w, r)
 	})}
 	ended := make(chan error, 1)
@@ -81,59 +77,57 @@ func (a *tracingAgent) paths() []string {
 }
 
 func TestTheProcessIsTheRootOfTheTrace(t *testing.T) {
-	for _, calls := range []bool{true, false} {
-		for name, c := range map[string]struct {
-			command string
-			err     error
-			exit    int
-			failure string // of the process
-			refused string // of the request
-		}{
-			"ADD":          {"ADD", nil, 0, "", ""},
-			"refused ADD":  {"ADD", cni.Errorf(cni.CodeFull, "no address is free"), 1, "no address is free", ""},
-			"ADD too soon": {"ADD", fmt.Errorf("ADD: %w", podmanager.ErrAway), 1, "does not serve yet", podmanager.ErrAway.Error()},
-			"DEL":          {"DEL", nil, 0, "", ""},
-		} {
-			t.Run(fmt.Sprint(name, ", calls ", calls), func(t *testing.T) {
-				g := NewWithT(t)
-				a := newTracingAgent(t, calls, true, c.err)
-				o := call(g, env(c.command), conf(a.socket, ""))
-				g.Expect(o.exit).To(Equal(c.exit), o.out)
-				var byName map[string]otlptest.Span
-				g.Eventually(func(g Gomega) {
-					all, err := a.collector.Spans()
-					g.Expect(err).NotTo(HaveOccurred())
-					byName = map[string]otlptest.Span{}
-					for _, s := range all {
-						byName[s.Name] = s
-					}
-					g.Expect(byName).To(HaveLen(3))
-				}, time.Minute, time.Millisecond).Should(Succeed())
-				root, socket, request := byName["cadastre-cni "+c.command], byName["socket"], byName["agent "+c.command]
-				g.Expect(root.Parent).To(BeEmpty())
-				g.Expect(socket.Parent).To(Equal(root.ID))
-				g.Expect(request.Parent).To(Equal(socket.ID))
-				for _, times := range [][]time.Time{
-					{root.Began, socket.Began, request.Began, request.Ended, socket.Ended, root.Ended},
-				} {
-					g.Expect(slices.IsSortedFunc(times, time.Time.Compare)).To(BeTrue(), "%v", times)
+	for name, c := range map[string]struct {
+		command string
+		err     error
+		exit    int
+		failure string // of the process
+		refused string // of the request
+	}{
+		"ADD":          {"ADD", nil, 0, "", ""},
+		"refused ADD":  {"ADD", cni.Errorf(cni.CodeFull, "no address is free"), 1, "no address is free", ""},
+		"ADD too soon": {"ADD", fmt.Errorf("ADD: %w", podmanager.ErrAway), 1, "does not serve yet", podmanager.ErrAway.Error()},
+		"DEL":          {"DEL", nil, 0, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newTracingAgent(t, true, c.err)
+			o := call(g, env(c.command), conf(a.socket, ""))
+			g.Expect(o.exit).To(Equal(c.exit), o.out)
+			var byName map[string]otlptest.Span
+			g.Eventually(func(g Gomega) {
+				all, err := a.collector.Spans()
+				g.Expect(err).NotTo(HaveOccurred())
+				byName = map[string]otlptest.Span{}
+				for _, s := range all {
+					byName[s.Name] = s
 				}
-				g.Expect(root.Failed).To(Equal(c.exit != 0))
-				g.Expect(root.Failure).To(ContainSubstring(c.failure))
-				g.Expect(request.Failure).To(ContainSubstring(c.refused))
-				g.Expect(root.Attributes).To(HaveKeyWithValue("process.exit.code", fmt.Sprint(c.exit)))
-			})
-		}
+				g.Expect(byName).To(HaveLen(3))
+			}, time.Minute, time.Millisecond).Should(Succeed())
+			root, socket, request := byName["cadastre-cni "+c.command], byName["socket"], byName["agent "+c.command]
+			g.Expect(root.Parent).To(BeEmpty())
+			g.Expect(socket.Parent).To(Equal(root.ID))
+			g.Expect(request.Parent).To(Equal(socket.ID))
+			for _, times := range [][]time.Time{
+				{root.Began, socket.Began, request.Began, request.Ended, socket.Ended, root.Ended},
+			} {
+				g.Expect(slices.IsSortedFunc(times, time.Time.Compare)).To(BeTrue(), "%v", times)
+			}
+			g.Expect(root.Failed).To(Equal(c.exit != 0))
+			g.Expect(root.Failure).To(ContainSubstring(c.failure))
+			g.Expect(request.Failure).To(ContainSubstring(c.refused))
+			g.Expect(root.Attributes).To(HaveKeyWithValue("process.exit.code", fmt.Sprint(c.exit)))
+		})
 	}
 }
 
 func TestAProcessThatIsNotTracedTellsNothing(t *testing.T) {
 	g := NewWithT(t)
-	a := newTracingAgent(t, true, false, nil)
+	a := newTracingAgent(t, false, nil)
 	call(g, env("ADD"), conf(a.socket, ""))
 	g.Expect(a.paths()).To(HaveExactElements(HavePrefix(cni.PathCall + " 00-")))
 
-	a = newTracingAgent(t, true, true, nil)
+	a = newTracingAgent(t, true, nil)
 	for _, command := range []string{"CHECK", "GC", "STATUS"} {
 		call(g, env(command), conf(a.socket, ""))
 	}
@@ -143,14 +137,11 @@ func TestAProcessThatIsNotTracedTellsNothing(t *testing.T) {
 // A process that is traced ends although the agent takes no further connection.
 func TestTheReportWaitsForNoAnswer(t *testing.T) {
 	g := NewWithT(t)
-	a := newAgent(t, status(404, "")) // to the report, when the test ends
 	stuck := make(chan struct{})
 	defer close(stuck)
-	a.mu.Lock()
-	a.call = func(c net.Conn) {
+	a := newAgent(t, func(c net.Conn) {
 		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nCni-Exit: 0\r\nCni-Traced: 1\r\nContent-Length: %d\r\n\r\n%s", len(lease), lease)
 		<-stuck
-	}
-	a.mu.Unlock()
+	}, status(404, "")) // to the report, when the test ends
 	g.Expect(call(g, env("ADD"), conf(a.socket, "")).out).To(Equal(lease))
 }

@@ -95,6 +95,24 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
+// A runtime would start a pod without an address if a result without one were a success.
+func TestAnADDWithoutAnAddressHasFailed(t *testing.T) {
+	for name, ips := range map[string][]cni.IP{
+		"none": nil, "an empty list": {}, "an empty address": {{}}, "no prefix length": {{Address: "10.1.5.2"}},
+		"one of two": {{Address: "10.1.5.2/24"}, {Gateway: "10.1.5.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			conf := &cni.Config{CNIVersion: "1.1.0"}
+			_, cerr := cni.Output(cni.Request{Command: "ADD"}, cni.Reply{IPs: ips}, conf)
+			g.Expect(cerr).To(HaveField("Code", BeNumerically("==", cni.CodeDecode)))
+			g.Expect(cerr.Msg).To(ContainSubstring("the agent's answer has"))
+			out, cerr := cni.Output(cni.Request{Command: "DEL"}, cni.Reply{IPs: ips}, conf)
+			g.Expect([]any{out, cerr}).To(HaveEach(BeNil()), "a DEL has no addresses")
+		})
+	}
+}
+
 func FuzzParseCall(f *testing.F) {
 	f.Add(cni.AppendCall(nil, callEnv(), "/run/x.sock", []byte(callConf)))
 	f.Add([]byte("a=b\x00\x00"))

@@ -73,8 +73,11 @@ func NewRequest(inv Invocation, c *Config) (Request, *Error) {
 	}
 	if inv.Command != "ADD" {
 		r.Wanted = nil
-		// Like JSON, replace bad bytes, so that an attachment has one name in every encoding.
-		r.ContainerID, r.IfName = string([]rune(r.ContainerID)), string([]rune(r.IfName))
+		// Like JSON, replace bad bytes, so that a name is the same in every encoding. CheckNames
+		// refuses an ADD with such bytes.
+		for _, name := range []*string{&r.ContainerID, &r.IfName, &r.Netns, &r.Pod.Namespace, &r.Pod.Name, &r.Pod.UID} {
+			*name = string([]rune(*name))
+		}
 	} else if err := r.CheckNames(); err != nil {
 		return Request{}, err
 	} else if len(r.Wanted) == 0 && args.IP != "" {
@@ -98,7 +101,7 @@ func parseWanted(text string) (string, *Error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p.Addr().String(), nil
 	}
-	if _, err := netip.ParseAddr(text); err != nil {
+	if a, err := netip.ParseAddr(text); err != nil || a.Zone() != "" {
 		return "", Errorf(CodeInvalidConfig,
 			"requested address %q is not an IP address: write one such as 10.1.5.9 or 10.1.5.9/24", text)
 	}

@@ -58,6 +58,7 @@ func TestInvalidWantedAddresses(t *testing.T) {
 		"no length":     {"", "IP=10.1.0.160/"},
 		"two lengths":   {"", "IP=10.1.0.160/24/24"},
 		"a mask":        {"", "IP=10.1.0.160/255.255.255.0"},
+		"a zone":        {"", "IP=fe80::1%eth0"},
 		"a network":     {`, "args": {"cni": {"ips": ["10.1.5"]}}`, ""},
 	} {
 		g := NewWithT(t)
