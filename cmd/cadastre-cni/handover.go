@@ -23,7 +23,7 @@ func handOver(
 	t *tracer,
 	until time.Time,
 ) (result, error) {
-	body := cni.AppendCall(make([]byte, 0, 512+len(stdin)), getenv, named(stdin), stdin)
+	body := cni.AppendCall(make([]byte, 0, 512+len(stdin)), getenv, stdin)
 	a, err := send(socket, body, t, until)
 	if err != nil {
 		return result{}, err
@@ -61,16 +61,11 @@ func (a answer) result(command string) (result, error) {
 // socketOf returns the path of the agent's socket: that of the configuration, else that of
 // the environment. It ignores what else is wrong with the configuration.
 func socketOf(stdin []byte, getenv func(string) string) string {
-	return cmp.Or(named(stdin), getenv("CADASTRE_SOCKET"), defaultSocket)
-}
-
-// named returns the socket of a configuration, "" if it has none.
-func named(stdin []byte) string {
 	var conf struct {
 		IPAM struct {
 			Socket string `json:"socket"`
 		} `json:"ipam"`
 	}
 	_ = json.Unmarshal(stdin, &conf) // the agent says what is wrong
-	return conf.IPAM.Socket
+	return cmp.Or(conf.IPAM.Socket, getenv("CADASTRE_SOCKET"), defaultSocket)
 }

@@ -19,7 +19,7 @@ import (
 // time that this program takes.
 func send(agent string, body []byte, t *tracer, until time.Time) (answer, error) {
 	t.asks(agent)
-	conn, err := request(agent, cni.PathCall, body, t, until)
+	conn, err := request(agent, cni.Path, body, t, until)
 	if err != nil {
 		return answer{}, err
 	}

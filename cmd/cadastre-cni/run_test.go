@@ -105,7 +105,7 @@ func (a *agent) asked() (*http.Request, cni.Request) {
 	a.g.Expect(a.requests).To(HaveLen(1))
 	c, err := cni.ParseCall(a.bodies[0])
 	a.g.Expect(err).NotTo(HaveOccurred())
-	r, _, cerr, _ := c.Request()
+	r, _, cerr := c.Request()
 	a.g.Expect(cerr).To(BeNil())
 	return a.requests[0], r
 }
@@ -182,7 +182,7 @@ func TestEachCommand(t *testing.T) {
 			g.Expect(o.exit).To(BeZero(), o.out)
 			g.Expect(o.out).To(Equal(out))
 			http, asked := a.asked()
-			g.Expect([]string{http.Method, http.URL.Path, http.Header.Get("Content-Type")}).To(Equal([]string{"POST", cni.PathCall, "application/octet-stream"}))
+			g.Expect([]string{http.Method, http.URL.Path, http.Header.Get("Content-Type")}).To(Equal([]string{"POST", cni.Path, "application/octet-stream"}))
 			g.Expect(asked).To(Equal(cni.Request{
 				Command: command, Network: "pods", ContainerID: "4f1c", IfName: "eth0", Netns: "/run/netns/x", Pool: "default",
 				Pod: cni.Pod{Namespace: "ns", Name: "web-0", UID: "u-1"}, Previous: []string{"10.1.5.2/24"},

@@ -125,13 +125,13 @@ func TestAProcessThatIsNotTracedTellsNothing(t *testing.T) {
 	g := NewWithT(t)
 	a := newTracingAgent(t, false, nil)
 	call(g, env("ADD"), conf(a.socket, ""))
-	g.Expect(a.paths()).To(HaveExactElements(HavePrefix(cni.PathCall + " 00-")))
+	g.Expect(a.paths()).To(HaveExactElements(HavePrefix(cni.Path + " 00-")))
 
 	a = newTracingAgent(t, true, nil)
 	for _, command := range []string{"CHECK", "GC", "STATUS"} {
 		call(g, env(command), conf(a.socket, ""))
 	}
-	g.Expect(a.paths()).To(HaveExactElements(cni.PathCall, cni.PathCall, cni.PathCall))
+	g.Expect(a.paths()).To(HaveExactElements(cni.Path, cni.Path, cni.Path))
 }
 
 // A process that is traced ends although the agent takes no further connection.

@@ -14,10 +14,9 @@ import (
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 )
 
-// cniCall does the work of the CNI plugin for one call and answers with its output. It
-// answers with 409 if the plugin has to do the work itself, and with the statuses of cni
-// if the agent cannot answer.
-func (p *RESTAPI) cniCall(w http.ResponseWriter, r *http.Request) {
+// cni does the work of the CNI plugin for one call and answers with its output. It answers
+// with 503 if the plugin should do as without an agent.
+func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
 	began := p.now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var call cni.Call
@@ -28,14 +27,8 @@ func (p *RESTAPI) cniCall(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, fmt.Errorf("body of %s: %w", r.URL.Path, err))
 		return
 	}
-	req, conf, cerr, err := call.Request()
+	req, conf, cerr := call.Request()
 	switch {
-	case errors.Is(err, cni.ErrNotForTheAgent):
-		writeError(w, http.StatusConflict, err)
-		return
-	case err != nil:
-		writeError(w, http.StatusBadRequest, err)
-		return
 	case cerr != nil:
 		_ = writeOutput(w, cerr.Print(conf), 1)
 		return

@@ -15,7 +15,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -43,7 +45,7 @@ func TestWhatIsNotOffered(t *testing.T) {
 		g.Expect(code).To(Equal(http.StatusNotImplemented), c.path)
 		g.Expect(reason(g, body)).To(Equal(c.method + " " + c.path + ": this agent does not offer it"))
 	}
-	code, _ := ask(h, "POST", localapi.PathCNI, `{"command": "ADD"}`)
+	code, _ := ask(h, "POST", localapi.PathCNI, string(cniclient.Body(cni.Request{Command: "DEL", Network: "pods", ContainerID: "c9", IfName: "eth0"})))
 	g.Expect(code).To(Equal(http.StatusServiceUnavailable), "the CNI plugin does as without an agent")
 }
 

@@ -4,13 +4,14 @@
 package restapi_test
 
 import (
+	"bytes"
 	"context"
 	"net/http/httptest"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -38,7 +39,9 @@ func TestACallerThatHangsUpAfterTheAnswer(t *testing.T) {
 	a.deps.Pods = &pods{serve: a.serveCNI, delivered: func(err error) { delivered = append(delivered, err) }}
 	c, cancel := context.WithCancel(ctx())
 	defer cancel()
-	r := httptest.NewRequest("POST", localapi.PathCNI, strings.NewReader(`{"command": "ADD", "network": "pods", "containerID": "c9", "ifName": "eth0", "pod": {}}`))
+	r := httptest.NewRequest("POST", localapi.PathCNI, bytes.NewReader(cniclient.Body(cni.Request{
+		Command: "ADD", Network: "pods", ContainerID: "c9", IfName: "eth0", Netns: "/run/netns/c9",
+	})))
 	w := satisfied{httptest.NewRecorder(), cancel}
 	restapi.NewPlugin(a.deps).Handler().ServeHTTP(w, r.WithContext(c))
 	g.Expect(w.Body.String()).To(ContainSubstring("10.1.5.9/24"))

@@ -200,7 +200,7 @@ func (p *RESTAPI) guard(next http.Handler) http.Handler {
 		case !c.allowed:
 			writeError(w, http.StatusForbidden, errors.New("the peer is neither root nor the agent's own user"))
 			return
-		case r.URL.Path == localapi.PathCNI || r.URL.Path == localapi.PathCNICall:
+		case r.URL.Path == localapi.PathCNI:
 			defer c.left()
 		default:
 			c.left() // a stream may go on for long

@@ -19,8 +19,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/cadastre/cadastre/ledger"
-	"github.com/cadastre/cadastre/plugins/podmanager"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 	"github.com/cadastre/cadastre/web"
 )
@@ -32,7 +30,6 @@ const maxBody = 4 << 20
 func (p *RESTAPI) Handler() http.Handler {
 	mux := p.readOnly()
 	mux.HandleFunc("POST "+localapi.PathCNI, p.cni)
-	mux.HandleFunc("POST "+localapi.PathCNICall, p.cniCall)
 	mux.HandleFunc("POST "+localapi.PathCNIProcess, offered(p.Traces != nil, p.cniProcess))
 	mux.HandleFunc("POST "+localapi.PathRelease, p.release)
 	mux.HandleFunc("POST "+localapi.PathResync, offered(p.State != nil, p.resync))
@@ -112,7 +109,7 @@ func answerAll(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {
 			switch r.URL.Path {
-			case localapi.PathCNI, localapi.PathCNICall, localapi.PathEvents:
+			case localapi.PathCNI, localapi.PathEvents:
 			default:
 				r = r.WithContext(context.WithoutCancel(r.Context()))
 			}
@@ -164,11 +161,11 @@ func writeError(w http.ResponseWriter, status int, err error) {
 	_ = writeJSON(w, status, localapi.Error{Error: err.Error()})
 }
 
-// readJSON reads the body into v. Unknown fields are an error, but for CNI.
+// readJSON reads the body into v. Unknown fields are an error.
 func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
-		err = decode(body, v, r.URL.Path == localapi.PathCNI) // the CNI plugin may be of a newer version
+		err = decode(body, v)
 	}
 	if err != nil {
 		writeError(w, http.StatusBadRequest, fmt.Errorf("body of %s: %w", r.URL.Path, err))
@@ -179,7 +176,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 
 // decode decodes one JSON value. The decoder would replace each byte that is not
 // UTF-8 by the same character, and so make one name of two.
-func decode(body []byte, v any, unknown bool) error {
+func decode(body []byte, v any) error {
 	for i := 0; i < len(body); {
 		c, n := utf8.DecodeRune(body[i:])
 		if c == utf8.RuneError && n == 1 {
@@ -188,9 +185,7 @@ func decode(body []byte, v any, unknown bool) error {
 		i += n
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
-	if !unknown {
-		d.DisallowUnknownFields()
-	}
+	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
 		return err
 	}
@@ -198,44 +193,6 @@ func decode(body []byte, v any, unknown bool) error {
 		return errors.New("text follows the JSON value: want one value")
 	}
 	return nil
-}
-
-// cni answers with a cni.Reply, with {"error": a CNI error}, or with 503 if the caller
-// should do as without an agent.
-func (p *RESTAPI) cni(w http.ResponseWriter, r *http.Request) {
-	var req cni.Request
-	began := p.now()
-	if !readJSON(w, r, &req) {
-		return
-	}
-	if p.Pods == nil {
-		writeError(w, http.StatusServiceUnavailable, podmanager.ErrAway)
-		return
-	}
-	ctx, span := p.trace(r, req.Command, began)
-	reply, err := p.Pods.Serve(ctx, req)
-	var cerr *cni.Error
-	var werr error
-	at := span.answer(w)
-	defer func() { span.end(at, werr) }()
-	switch {
-	case err == nil:
-		werr = writeJSON(w, http.StatusOK, reply)
-		if werr == nil { // it is a few hundred bytes: flushing it fails if the caller has gone
-			werr = http.NewResponseController(w).Flush()
-		}
-		p.Pods.Delivered(req, reply, werr)
-	case errors.Is(err, podmanager.ErrAway):
-		span.refuse(err)
-		writeError(w, http.StatusServiceUnavailable, err)
-	case errors.As(err, &cerr):
-		werr = writeJSON(w, http.StatusOK, struct {
-			Error *cni.Error `json:"error"`
-		}{cerr})
-	default:
-		span.refuse(err)
-		writeError(w, http.StatusInternalServerError, err)
-	}
 }
 
 func (p *RESTAPI) leases(w http.ResponseWriter, _ *http.Request) {

@@ -20,6 +20,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
@@ -116,21 +117,15 @@ func TestTheAgentStopsDuringARequest(t *testing.T) {
 		return cni.Reply{IPs: []cni.IP{{Address: "10.1.5.7/24"}}}, nil
 	}}
 	s := a.serve(t, socketIn(runDir(t)))
-	answer := make(chan string, 1)
+	answer := make(chan error, 1)
 	go func() {
-		r, err := s.http.Post("http://localhost"+localapi.PathCNI, "application/json", strings.NewReader(`{"command": "GC", "network": "pods", "pod": {}}`))
-		if err != nil {
-			answer <- err.Error()
-			return
-		}
-		defer r.Body.Close()
-		body, _ := io.ReadAll(r.Body)
-		answer <- string(body)
+		reply, err := cniclient.Ask(ctx(), s.http.Do, cni.Request{Command: "ADD", Network: "pods", ContainerID: "c9", IfName: "eth0", Netns: "/run/netns/c9"})
+		answer <- errors.Join(err, errors.New(cniclient.Address(reply)))
 	}()
 	<-begun
 	s.stop()
 	close(goOn)
-	g.Expect(<-answer).To(MatchJSON(`{"ips": [{"address": "10.1.5.7/24"}]}`))
+	g.Expect(<-answer).To(MatchError("10.1.5.7"))
 }
 
 // Records come as they happen, one a line, until the caller or the agent goes.

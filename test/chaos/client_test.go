@@ -194,7 +194,7 @@ func replyOf(resp *http.Response) (r reply, err error) {
 // ask posts a CNI request. An error in the reply is not returned as err; if err is set, the
 // fate is the outcome of the request.
 func ask(socket string, req cni.Request, leave leaving) (reply, Fate, error) {
-	resp, err := roundTrip(socket, http.MethodPost, cni.PathCall, cniclient.Body(req), leave)
+	resp, err := roundTrip(socket, http.MethodPost, cni.Path, cniclient.Body(req), leave)
 	switch {
 	case errors.Is(err, errNotSent):
 		return reply{}, NotSent, nil

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
@@ -173,11 +172,10 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	g := NewWithT(t)
 	n := newNode(t, smallConf)
 	n.start(t)
-	for _, id := range []string{"c\xff", "c\xfe", `c\ud800`} {
-		body := `{"command": "ADD", "network": "net", "containerID": "` + id + `", "ifName": "eth0"}`
-		status, answer, err := exchange(n.socket(), http.MethodPost, cni.Path, []byte(body), leaving{})
+	for _, id := range []string{"c\xff", "c\xfe", "c\ufffd"} {
+		r, _, err := ask(n.socket(), Key{"net", id, "eth0"}.request(Add), leaving{})
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(fmt.Sprint(status, string(answer))).To(Or(ContainSubstring("is not UTF-8"), ContainSubstring("CNI_CONTAINERID")))
+		g.Expect(r.Error).To(MatchError(ContainSubstring("CNI_CONTAINERID")))
 	}
 	book, _, err := readBook(n.socket())
 	g.Expect(err).NotTo(HaveOccurred())

@@ -166,8 +166,8 @@ func (d *double) add(k Key) netip.Addr {
 func (d *double) cni(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	call, cerr := cni.ParseCall(body)
-	req, conf, refusal, rerr := call.Request()
-	if err = errors.Join(err, cerr, rerr); err != nil || refusal != nil {
+	req, conf, refusal := call.Request()
+	if err = errors.Join(err, cerr); err != nil || refusal != nil {
 		http.Error(w, fmt.Sprint(err, refusal), http.StatusBadRequest)
 		return
 	}
@@ -203,7 +203,7 @@ func (d *double) listen(t *testing.T) (socket string) {
 	l, err := net.Listen("unix", socket)
 	g.Expect(err).NotTo(HaveOccurred())
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+cni.PathCall, d.cni)
+	mux.HandleFunc("POST "+cni.Path, d.cni)
 	mux.HandleFunc("GET "+localapi.PathLeases, d.leases)
 	s := &http.Server{Handler: mux}
 	var wg sync.WaitGroup

@@ -58,7 +58,7 @@ func sent(socket string, req cni.Request) (net.Conn, error) {
 		return nil, err
 	}
 	body := cniclient.Body(req)
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", cni.PathCall, len(body), body)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: cadastre\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", cni.Path, len(body), body)
 	return conn, err
 }
 

@@ -9,7 +9,7 @@ FUZZTIME ?= 3000x
 # Prometheus and promtool, unpacked: an installed package starts a server.
 PROMETHEUS := .cache/prometheus
 # package:fuzzer
-FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins/podmanager/cni:FuzzParseConfig \
+FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins/podmanager/cni:FuzzParseConfig ./plugins/podmanager/cni:FuzzParseCall \
 	./plugins/ipam/poolplan:FuzzParse ./plugins/podmanager/cni:FuzzParseArgs ./plugins/restapi:FuzzRelease ./plugins/restapi:FuzzCNIBody ./cmd/cadastre-cni:FuzzAnswer \
 	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
 # The race detector needs a C compiler.

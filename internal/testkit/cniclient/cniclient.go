@@ -66,7 +66,7 @@ func Body(req cni.Request) []byte {
 		"CNI_PATH":        "/opt/cni/bin",
 		"CNI_ARGS":        "K8S_POD_NAMESPACE=" + req.Pod.Namespace + ";K8S_POD_NAME=" + req.Pod.Name + ";K8S_POD_UID=" + req.Pod.UID,
 	}
-	return cni.AppendCall(nil, func(name string) string { return env[name] }, "", stdin)
+	return cni.AppendCall(nil, func(name string) string { return env[name] }, stdin)
 }
 
 // Answer reads the agent's answer to a Call. The error is a *cni.Error if the plugin would
@@ -99,7 +99,7 @@ func Answer(resp *http.Response) (reply cni.Reply, err error) {
 
 // Ask sends a request with do, the method Do of an http.Client or the result of Through.
 func Ask(ctx context.Context, do func(*http.Request) (*http.Response, error), req cni.Request) (cni.Reply, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent"+cni.PathCall, bytes.NewReader(Body(req)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent"+cni.Path, bytes.NewReader(Body(req)))
 	if err != nil {
 		return cni.Reply{}, err
 	}

@@ -4,7 +4,8 @@
 package cni_test
 
 import (
-	"errors"
+	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -32,61 +33,61 @@ const callConf = `{"cniVersion": "1.0.0", "name": "pods", "type": "bridge", "ipa
 func TestACallArrivesAsItIs(t *testing.T) {
 	g := NewWithT(t)
 	odd := callConf + "\x00\x00 \xff"
-	call, err := cni.ParseCall(cni.AppendCall([]byte("x"), callEnv(), "", nil)[1:])
+	call, err := cni.ParseCall(cni.AppendCall([]byte("x"), callEnv(), nil)[1:])
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(call.Stdin).To(BeEmpty())
-	call, err = cni.ParseCall(cni.AppendCall(nil, callEnv("CNI_ARGS=A=B;C==\xff", "CNI_NETNS="), "/run/x.sock", []byte(odd)))
+	call, err = cni.ParseCall(cni.AppendCall(nil, callEnv("CNI_ARGS=A=B;C==\xff", "CNI_NETNS="), []byte(odd)))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(call.Stdin)).To(Equal(odd))
-	g.Expect(call.Socket).To(Equal("/run/x.sock"))
-	_, _, cerr, err := call.Request()
+	_, conf, cerr := call.Request()
 	g.Expect(cerr.Msg).To(ContainSubstring("CNI_NETNS"))
-	g.Expect(err).To(MatchError(cni.ErrNotForTheAgent), "it is found before the agent is asked")
+	g.Expect(conf).To(BeNil())
 }
 
-// The request of a Call is the one that the plugin would send.
+// An attachment has one name in every encoding: a DEL that waits in a file frees the same lease.
 func TestTheRequestOfACall(t *testing.T) {
 	g := NewWithT(t)
-	env := callEnv("CNI_COMMAND=DEL", "CNI_IFNAME=e\xff")
-	call, err := cni.ParseCall(cni.AppendCall(nil, env, "/run/x.sock", []byte(callConf)))
+	env := callEnv("CNI_COMMAND=DEL", "CNI_IFNAME=e\xff", "CNI_NETNS=/run/\xff", "CNI_ARGS=K8S_POD_NAMESPACE=n\xff;K8S_POD_NAME=w\xff;K8S_POD_UID=u\xff")
+	call, err := cni.ParseCall(cni.AppendCall(nil, env, []byte(callConf)))
 	g.Expect(err).NotTo(HaveOccurred())
-	req, conf, cerr, err := call.Request()
-	g.Expect([]any{cerr, err}).To(HaveEach(BeNil()))
-	g.Expect(conf.Socket).To(Equal("/run/x.sock"))
+	req, conf, cerr := call.Request()
+	g.Expect(cerr).To(BeNil())
+	g.Expect(conf.Name).To(Equal("pods"))
 	g.Expect(req).To(Equal(cni.Request{
-		Command: "DEL", Network: "pods", ContainerID: "4f1c", IfName: "e�", Netns: "/run/netns/x", Pool: "default",
-		Pod: cni.Pod{Namespace: "ns", Name: "web-0"},
+		Command: "DEL", Network: "pods", ContainerID: "4f1c", IfName: "e\ufffd", Netns: "/run/\ufffd", Pool: "default",
+		Pod: cni.Pod{Namespace: "n\ufffd", Name: "w\ufffd", UID: "u\ufffd"},
 	}))
 }
 
-// The agent refuses what it would do for another socket, and what needs no agent.
-func TestCallsThatAreNotForTheAgent(t *testing.T) {
-	for name, call := range map[string][]byte{
-		"a wrong guess":  cni.AppendCall(nil, callEnv(), "/run/y.sock", []byte(callConf)),
-		"no guess":       cni.AppendCall(nil, callEnv(), "", []byte(callConf)),
-		"VERSION":        cni.AppendCall(nil, callEnv("CNI_COMMAND=VERSION"), "/run/x.sock", []byte(callConf)),
-		"no command":     cni.AppendCall(nil, callEnv("CNI_COMMAND="), "/run/x.sock", []byte(callConf)),
-		"a wrong socket": cni.AppendCall(nil, callEnv(), "/run/y.sock", []byte(strings.Replace(callConf, `"pods"`, `""`, 1))),
+// The plugin and the agent may be of two versions: one has a variable that the other lacks.
+func TestACallOfAnotherVersion(t *testing.T) {
+	good := string(cni.AppendCall(nil, callEnv(), []byte(callConf)))
+	for name, c := range map[string]struct{ body, saying string }{
+		"one more":                      {"CNI_COLOUR=blue\x00" + good, ""},
+		"one less":                      {strings.Replace(good, "CNI_ARGS=K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0\x00", "", 1), ""},
+		"one that is needed is missing": {strings.Replace(good, "CNI_COMMAND=ADD\x00", "", 1), "CNI_COMMAND"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			c, err := cni.ParseCall(call)
+			call, err := cni.ParseCall([]byte(c.body))
 			g.Expect(err).NotTo(HaveOccurred())
-			_, _, _, err = c.Request()
-			g.Expect(err).To(MatchError(cni.ErrNotForTheAgent))
+			_, _, cerr := call.Request()
+			if c.saying == "" {
+				g.Expect(cerr).To(BeNil())
+				return
+			}
+			g.Expect(cerr).To(MatchError(ContainSubstring(c.saying)))
 		})
 	}
 }
 
 func TestBadCalls(t *testing.T) {
-	good := string(cni.AppendCall(nil, callEnv(), "/run/x.sock", []byte(callConf)))
+	good := string(cni.AppendCall(nil, callEnv(), []byte(callConf)))
 	for name, body := range map[string]string{
-		"nothing":               "",
-		"no end":                strings.TrimSuffix(good, "\x00"+callConf),
-		"no variable":           "\x00\x00{}",
-		"without a value":       strings.Replace(good, "CNI_COMMAND=ADD", "CNI_COMMAND", 1),
-		"a missing variable":    strings.Replace(good, "CNI_COMMAND=ADD\x00", "", 1),
-		"one of a newer plugin": "CNI_COLOUR=blue\x00" + good,
+		"nothing":         "",
+		"no end":          strings.TrimSuffix(good, "\x00"+callConf),
+		"no variable":     "\x00\x00{}",
+		"without a value": strings.Replace(good, "CNI_COMMAND=ADD", "CNI_COMMAND", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := cni.ParseCall([]byte(body))
@@ -113,21 +114,36 @@ func TestAnADDWithoutAnAddressHasFailed(t *testing.T) {
 	}
 }
 
+// No request has bytes that a journal, a span or a file could not hold as they are.
 func FuzzParseCall(f *testing.F) {
-	f.Add(cni.AppendCall(nil, callEnv(), "/run/x.sock", []byte(callConf)))
+	f.Add(cni.AppendCall(nil, callEnv(), []byte(callConf)))
+	f.Add(cni.AppendCall(nil, callEnv("CNI_COMMAND=DEL", "CNI_ARGS=K8S_POD_NAME=\xff", "CNI_NETNS=\xff"), []byte(callConf)))
+	f.Add(cni.AppendCall(nil, callEnv("CNI_ARGS=IP=fe80::1%\xff;MAC=\xff"), []byte(strings.Replace(callConf, "bridge", "cadastre-cni", 1))))
+	f.Add(cni.AppendCall(nil, callEnv("CNI_COMMAND=CHECK"), []byte(`{"cniVersion": "1.1.0", "name": "pods", "type": "cadastre-cni",
+		"prevResult": {"interfaces": [{"name": "eth0", "sandbox": "/run/netns/x", "mac": "`+"\xff"+`"}], "ips": [{"address": "`+"\xff"+`"}]}}`)))
+	f.Add(cni.AppendCall(nil, callEnv("CNI_COMMAND=GC"), []byte(`{"cniVersion": "1.1.0", "name": "pods", "ipam": {"routes": null},
+		"cni.dev/valid-attachments": [{"containerID": "`+"\xff"+`"}]}`)))
 	f.Add([]byte("a=b\x00\x00"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		call, err := cni.ParseCall(body)
 		if err != nil {
 			return
 		}
-		req, conf, cerr, err := call.Request()
-		switch {
-		case err == nil && cerr == nil && (conf == nil || req.Network == ""):
-			t.Fatalf("%q: a request without a network", body)
-		case errors.Is(err, cni.ErrNotForTheAgent), err != nil, cerr == nil:
+		req, conf, cerr := call.Request()
+		if cerr != nil {
+			cerr.Print(conf)
 			return
 		}
-		cerr.Print(conf)
+		if conf == nil || req.Network == "" {
+			t.Fatalf("%q: a request without a network", body)
+		}
+		text, err := json.Marshal(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again cni.Request
+		if err := json.Unmarshal(text, &again); err != nil || !reflect.DeepEqual(again, req) {
+			t.Fatalf("%q: as JSON %+v is %+v: %v", body, req, again, err)
+		}
 	})
 }

@@ -26,7 +26,6 @@ type Config struct {
 	CNIVersion  string
 	Name        string
 	Main        bool         // the type of the network is PluginType: the agent makes the interface
-	Socket      string       // ipam.socket
 	Pool        string       // ipam.pool
 	Routes      []Route      // ipam.routes; nil: not given
 	Wanted      []string     // requested addresses, of any convention
@@ -149,8 +148,8 @@ func checkVersion(version, command string) *Error {
 }
 
 func (c *Config) readIPAM(keys map[string]json.RawMessage) *Error {
-	var kind string
-	known := map[string]any{"type": &kind, "socket": &c.Socket, "pool": &c.Pool, "routes": &c.Routes}
+	var kind, socket string // the plugin has read the socket
+	known := map[string]any{"type": &kind, "socket": &socket, "pool": &c.Pool, "routes": &c.Routes}
 	var bad *Error // the first one; the remaining keys are read nevertheless
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		into, ok := known[k]

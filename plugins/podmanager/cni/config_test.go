@@ -26,7 +26,7 @@ func TestParseConfig(t *testing.T) {
 	}{
 		{"the least there is", `{"cniVersion": "1.0.0", "name": "pods"}`, cni.Config{Pool: "default"}},
 		{"its own keys", config("1.0.0", `, "socket": "/run/a.sock", "pool": "blue", "routes": [{"dst": "10.0.0.0/8", "gw": "10.1.5.1"}, {"dst": "::/0"}]`, ""),
-			cni.Config{Socket: "/run/a.sock", Pool: "blue", Routes: []cni.Route{{Dst: "10.0.0.0/8", GW: "10.1.5.1"}, {Dst: "::/0"}}}},
+			cni.Config{Pool: "blue", Routes: []cni.Route{{Dst: "10.0.0.0/8", GW: "10.1.5.1"}, {Dst: "::/0"}}}},
 		{"an empty list of routes", config("1.0.0", `, "routes": []`, ""), cni.Config{Pool: "default", Routes: []cni.Route{}}},
 		{"null for routes is none", config("1.0.0", `, "routes": null`, ""), cni.Config{Pool: "default"}},
 		{"keys of the main plugin", config("1.0.0", "", `, "bridge": "cni0", "isGateway": true, "capabilities": {"ips": true}`), cni.Config{Pool: "default"}},

@@ -11,9 +11,6 @@ import (
 	"time"
 )
 
-// Path is the path of requests on the agent's socket.
-const Path = "/v1/cni"
-
 // Request holds a request of the executable to the agent.
 type Request struct {
 	Command     string       `json:"command"`

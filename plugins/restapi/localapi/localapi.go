@@ -15,7 +15,6 @@ import (
 // Paths of the API. Those that say POST change something; all others are read only.
 const (
 	PathCNI        = "/v1/cni"         // POST
-	PathCNICall    = "/v1/cni/call"    // POST
 	PathCNIProcess = "/v1/cni/process" // POST; with cadastre.traces only
 	PathStatus     = "/v1/status"
 	PathLeases     = "/v1/leases"

@@ -102,8 +102,8 @@ func (a *agent) ask(command, container string) error {
 	} {
 		fmt.Fprintf(&body, "%s=%s\x00", name, value)
 	}
-	fmt.Fprintf(&body, "socket=\x00\x00%s", `{"cniVersion": "1.1.0", "name": "bench", "type": "none", "ipam": {"type": "cadastre-cni"}}`)
-	resp, err := a.client.Post("http://cadastre/v1/cni/call", "application/octet-stream", &body)
+	fmt.Fprintf(&body, "\x00%s", `{"cniVersion": "1.1.0", "name": "bench", "type": "none", "ipam": {"type": "cadastre-cni"}}`)
+	resp, err := a.client.Post("http://cadastre/v1/cni", "application/octet-stream", &body)
 	if err != nil {
 		return err
 	}
