@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cni holds the CNI protocol that both ends of the agent's socket share. This is what a
-// runtime passes to the executable (Invocation), the request to the agent (Request), and the
-// agent's answer (Reply or Error). The package also holds the intents that replace a DEL while
-// the agent is away. The plugin is the main plugin of a network, for which the agent makes the
+// Package cni holds the CNI protocol that both ends of the agent's socket share. The executable
+// passes on what a runtime gives to it (Call, Invocation). The agent makes a Request of it, serves
+// that, and prints a Reply or an Error for the executable. The package also holds the intents that
+// replace a DEL while the agent is away. The plugin is the main plugin of a network, for which the agent makes the
 // pods' interfaces, with
 //
 //	{"cniVersion": "1.1.0", "name": "pods", "type": "cadastre-cni"}

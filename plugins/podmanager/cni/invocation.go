@@ -101,9 +101,9 @@ func checkIfName(s string) *Error {
 
 // Pod identifies the pod of an attachment, from the CNI_ARGS of Kubernetes' runtimes.
 type Pod struct {
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name,omitempty"`
-	UID       string `json:"uid,omitempty"`
+	Namespace string
+	Name      string
+	UID       string
 }
 
 // Args holds the keys of CNI_ARGS that the plugin reads.

@@ -11,34 +11,32 @@ import (
 	"time"
 )
 
-// Request holds a request of the executable to the agent.
+// Request holds what a runtime asks of the agent.
 type Request struct {
-	Command     string       `json:"command"`
-	Network     string       `json:"network"`
-	ContainerID string       `json:"containerID,omitempty"`
-	IfName      string       `json:"ifName,omitempty"`
-	Netns       string       `json:"netns,omitempty"`
-	Main        bool         `json:"main,omitempty"` // the agent makes the interface; otherwise another plugin does
-	MAC         string       `json:"mac,omitempty"`  // main ADD: wanted for the pod's interface
-	Pod         Pod          `json:"pod"`
-	Pool        string       `json:"pool,omitempty"`
-	Wanted      []string     `json:"wanted,omitempty"`
-	Previous    []string     `json:"previous,omitempty"` // addresses of prevResult, main: those of the interface
-	Link        *Interface   `json:"link,omitempty"`     // main: the interface in prevResult
-	Routes      []Route      `json:"routes"`             // nil: a default route per family with the default pool, none with another
-	Attachments []Attachment `json:"attachments"`        // GC: nil frees nothing
+	Command     string
+	Network     string
+	ContainerID string
+	IfName      string
+	Netns       string
+	Main        bool   // the agent makes the interface; otherwise another plugin does
+	MAC         string // main ADD: wanted for the pod's interface
+	Pod         Pod
+	Pool        string
+	Wanted      []string
+	Previous    []string     // addresses of prevResult, main: those of the interface
+	Link        *Interface   // main: the interface in prevResult
+	Routes      []Route      // nil: a default route per family with the default pool, none with another
+	Attachments []Attachment // GC: nil frees nothing
 }
 
 // Reply holds the agent's answer.
 type Reply struct {
-	Interfaces []Interface `json:"interfaces,omitempty"`
-	IPs        []IP        `json:"ips,omitempty"`
-	Routes     []Route     `json:"routes,omitempty"`
+	Interfaces []Interface
+	IPs        []IP
+	Routes     []Route
 
-	// In the agent only: the claim of this ADD, 0 if it repeated an earlier one, and its
-	// ticket.
-	Claim  uint64        `json:"-"`
-	Ticket time.Duration `json:"-"`
+	Claim  uint64        // the claim of this ADD, 0 if it repeated an earlier one
+	Ticket time.Duration // of this ADD
 }
 
 // NewRequest returns the request for an invocation.

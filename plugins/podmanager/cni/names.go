@@ -23,10 +23,9 @@ const (
 		"and 253 bytes are the most"
 )
 
-// CheckNames returns an error for the first invalid name of an ADD, or nil. Both ends of
-// the socket call it, because a program may call the agent without cadastre-cni. Names of
-// other requests are not checked: an attachment under a name that is refused now can still
-// be deleted.
+// CheckNames returns an error for the first invalid name of an ADD, or nil. podmanager calls
+// it too, because a program may make a Request without NewRequest. Names of other requests are
+// not checked: an attachment under a name that is refused now can still be deleted.
 func (r Request) CheckNames() *Error {
 	if !validName(r.Network) || len(r.Network) > maxName {
 		return Errorf(CodeInvalidConfig, "network name %.300q is invalid: %s", r.Network, nameRule)
