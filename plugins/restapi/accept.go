@@ -39,7 +39,7 @@ func (p *RESTAPI) accept(dryRun bool) http.HandlerFunc {
 		case !dryRun && report.Refused != "":
 			writeRefused(w, report)
 		default:
-			_ = writeJSON(w, http.StatusOK, report)
+			writeJSON(w, http.StatusOK, report)
 		}
 	}
 }

@@ -273,7 +273,7 @@ func (p *RESTAPI) checkLedger(w http.ResponseWriter, r *http.Request) {
 		return f.Name == localapi.FindingWitnessMissing
 	})
 	report.Witnesses = []localapi.Witness{}
-	_ = writeJSON(w, http.StatusOK, report)
+	writeJSON(w, http.StatusOK, report)
 }
 
 func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
@@ -283,7 +283,7 @@ func (p *RESTAPI) check(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.keepFindings(report) // what is shown after a check is not older than it
-	_ = writeJSON(w, http.StatusOK, report)
+	writeJSON(w, http.StatusOK, report)
 }
 
 func (p *RESTAPI) repair(w http.ResponseWriter, r *http.Request) {
@@ -308,5 +308,5 @@ func (p *RESTAPI) repair(w http.ResponseWriter, r *http.Request) {
 		p.Log.Info("repaired by hand",
 			"finding", reply.Finding.Number, "text", reply.Finding.Text, "change", reply.Change)
 	}
-	_ = writeJSON(w, http.StatusOK, reply)
+	writeJSON(w, http.StatusOK, reply)
 }

@@ -23,7 +23,7 @@ func (p *RESTAPI) nodes(w http.ResponseWriter, r *http.Request) {
 		n.Addresses, n.PodCIDRs, n.Pools = present(n.Addresses), present(n.PodCIDRs), present(n.Pools)
 		all = append(all, n)
 	}
-	_ = writeJSON(w, http.StatusOK, all)
+	writeJSON(w, http.StatusOK, all)
 }
 
 // releaseNode makes the ID of a node free that is gone. The errors of ReleaseNode have
@@ -45,7 +45,7 @@ func (p *RESTAPI) releaseNode(w http.ResponseWriter, r *http.Request) {
 	if !req.DryRun {
 		p.Log.Info("node ID released by hand", "node", req.Name, "nodeID", reply.ID, "force", req.Force)
 	}
-	_ = writeJSON(w, http.StatusOK, reply)
+	writeJSON(w, http.StatusOK, reply)
 }
 
 func (p *RESTAPI) pools(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +59,7 @@ func (p *RESTAPI) pools(w http.ResponseWriter, r *http.Request) {
 		pool.Ranges, pool.Blocks = present(pool.Ranges), present(pool.Blocks)
 		all = append(all, pool)
 	}
-	_ = writeJSON(w, http.StatusOK, all)
+	writeJSON(w, http.StatusOK, all)
 }
 
 // apply answers 200 with what has changed or, for a dry run, would or would not.
@@ -79,18 +79,18 @@ func (p *RESTAPI) apply(w http.ResponseWriter, r *http.Request) {
 	result.Moves = present(result.Moves)
 	switch {
 	case err != nil:
-		_ = writeJSON(
+		writeJSON(
 			w,
 			statusOf(err, http.StatusInternalServerError),
 			localapi.ApplyRefusal{Error: err.Error(), ApplyResult: result},
 		)
 	case result.Refused && !req.DryRun:
-		_ = writeJSON(w, http.StatusConflict, localapi.ApplyRefusal{Error: whyRefused(result), ApplyResult: result})
+		writeJSON(w, http.StatusConflict, localapi.ApplyRefusal{Error: whyRefused(result), ApplyResult: result})
 	default:
 		if !req.DryRun {
 			p.Log.Info("pools applied by hand", "changes", result.Changes)
 		}
-		_ = writeJSON(w, http.StatusOK, result)
+		writeJSON(w, http.StatusOK, result)
 	}
 }
 

@@ -28,7 +28,7 @@ func (p *RESTAPI) clusterCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.Findings, c.Compared, c.LeftOut = present(c.Findings), present(c.Compared), present(c.LeftOut)
-	_ = writeJSON(w, http.StatusOK, c)
+	writeJSON(w, http.StatusOK, c)
 }
 
 // ClusterCheck reads the report of the operator that leads.

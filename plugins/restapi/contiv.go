@@ -48,10 +48,10 @@ func (p *RESTAPI) history(w http.ResponseWriter, r *http.Request) {
 	}
 	slices.SortStableFunc(all, func(a, b localapi.ContivRecord) int { return cmp.Compare(a.SeqNum, b.SeqNum) })
 	if q.SeqNum != nil && len(all) == 1 {
-		_ = writeJSON(w, http.StatusOK, all[0])
+		writeJSON(w, http.StatusOK, all[0])
 		return
 	}
-	_ = writeJSON(w, http.StatusOK, all)
+	writeJSON(w, http.StatusOK, all)
 }
 
 // contivRecord returns a record in the form that Contiv-VPP's clients decode.
@@ -104,7 +104,7 @@ func (p *RESTAPI) dispatch(w http.ResponseWriter, r *http.Request) {
 		writeError(w, statusOf(err, http.StatusConflict), err)
 		return
 	}
-	_ = writeJSON(w, http.StatusOK, localapi.Dispatched)
+	writeJSON(w, http.StatusOK, localapi.Dispatched)
 }
 
 func (p *RESTAPI) contivIPAM(w http.ResponseWriter, _ *http.Request) {
@@ -113,7 +113,7 @@ func (p *RESTAPI) contivIPAM(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, statusOf(err, http.StatusServiceUnavailable), err)
 		return
 	}
-	_ = writeJSON(w, http.StatusOK, data)
+	writeJSON(w, http.StatusOK, data)
 }
 
 func (p *RESTAPI) allocations(w http.ResponseWriter, _ *http.Request) {
@@ -123,7 +123,7 @@ func (p *RESTAPI) allocations(w http.ResponseWriter, _ *http.Request) {
 			first = ledger.IPv6
 		}
 	}
-	_ = writeJSON(w, http.StatusOK, allocationsOf(p.Ledger.Leases(), first))
+	writeJSON(w, http.StatusOK, allocationsOf(p.Ledger.Leases(), first))
 }
 
 // attachment is the addresses of one claim, those of the first family first.

@@ -59,7 +59,7 @@ func (p *RESTAPI) dockerPools(w http.ResponseWriter, _ *http.Request) {
 		}
 		all = append(all, out)
 	}
-	_ = writeJSON(w, http.StatusOK, all)
+	writeJSON(w, http.StatusOK, all)
 }
 
 func (p *RESTAPI) keepDockerPool(w http.ResponseWriter, r *http.Request) {
@@ -77,7 +77,7 @@ func (p *RESTAPI) keepDockerPool(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusServiceUnavailable, err)
 	default:
 		p.Log.Info("Docker pool kept by hand", "pool", req.ID)
-		_ = writeJSON(w, http.StatusOK, req)
+		writeJSON(w, http.StatusOK, req)
 	}
 }
 
@@ -102,7 +102,7 @@ func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {
 		for _, l := range leases {
 			reply.Leases = append(reply.Leases, leaseOf(l))
 		}
-		_ = writeJSON(w, http.StatusOK, reply)
+		writeJSON(w, http.StatusOK, reply)
 		return
 	case refused && !req.Force:
 		writeRefused(w, reply)
@@ -126,7 +126,7 @@ func (p *RESTAPI) releaseDockerPool(w http.ResponseWriter, r *http.Request) {
 	}
 	reply.Refused = ""
 	p.Log.Info("Docker pool released by hand", "pool", req.ID, "leases", len(leases), "force", req.Force)
-	_ = writeJSON(w, http.StatusOK, reply)
+	writeJSON(w, http.StatusOK, reply)
 }
 
 // poolInUse returns the leases of a pool, and sets what a fresh round of the witnesses shows of

@@ -43,7 +43,7 @@ func (p *RESTAPI) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.conclude(r.Context(), t, findingsAbout(subject, args.Get(subject), n))
-	_ = writeJSON(w, http.StatusOK, t)
+	writeJSON(w, http.StatusOK, t)
 }
 
 // conclude adds the findings about a subject to its explanation.

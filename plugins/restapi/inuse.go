@@ -63,4 +63,4 @@ func refuseInUse(in *localapi.InUse, nothing string) bool {
 }
 
 // writeRefused answers with what is in use, which v has.
-func writeRefused(w http.ResponseWriter, v any) { _ = writeJSON(w, http.StatusConflict, v) }
+func writeRefused(w http.ResponseWriter, v any) { writeJSON(w, http.StatusConflict, v) }

@@ -44,7 +44,7 @@ func (p *RESTAPI) ledgerHistory(w http.ResponseWriter, r *http.Request) {
 	for i := range entries {
 		all = append(all, entryOf(&entries[i]))
 	}
-	_ = writeJSON(w, http.StatusOK, all)
+	writeJSON(w, http.StatusOK, all)
 }
 
 func ledgerQuery(args url.Values) (q ledger.HistoryQuery, err error) {

@@ -51,7 +51,7 @@ func (p *RESTAPI) answerMap(w http.ResponseWriter, key string, make func() (any,
 		writeError(w, http.StatusBadRequest, err)
 		return
 	}
-	_ = writeJSON(w, http.StatusOK, view)
+	writeJSON(w, http.StatusOK, view)
 }
 
 // mapSource returns the view of this moment: this node's leases, and the blocks of all
@@ -172,10 +172,10 @@ func (p *RESTAPI) mapChanges(w http.ResponseWriter, r *http.Request) {
 			m.Other++
 		}
 	}
-	_ = writeJSON(w, http.StatusOK, out)
+	writeJSON(w, http.StatusOK, out)
 }
 
 // mapFindings answers with a comparison that is not older than half a minute.
 func (p *RESTAPI) mapFindings(w http.ResponseWriter, r *http.Request) {
-	_ = writeJSON(w, http.StatusOK, p.recentFindings(r.Context()))
+	writeJSON(w, http.StatusOK, p.recentFindings(r.Context()))
 }

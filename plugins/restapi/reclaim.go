@@ -72,7 +72,7 @@ func (p *RESTAPI) reclaims(w http.ResponseWriter, _ *http.Request) {
 		r.At = x.At
 		all.Ended = append(all.Ended, r)
 	}
-	_ = writeJSON(w, http.StatusOK, all)
+	writeJSON(w, http.StatusOK, all)
 }
 
 func reclaimOf(state string, leases []ledger.Lease, reason string) localapi.Reclaim {
@@ -130,7 +130,7 @@ func (p *RESTAPI) runReclaim(w http.ResponseWriter, r *http.Request) {
 		}
 		run.Steps = append(run.Steps, step)
 	}
-	_ = writeJSON(w, http.StatusOK, run)
+	writeJSON(w, http.StatusOK, run)
 }
 
 func (p *RESTAPI) undoReclaim(w http.ResponseWriter, r *http.Request) {
@@ -156,5 +156,5 @@ func (p *RESTAPI) undoReclaim(w http.ResponseWriter, r *http.Request) {
 	for _, l := range leases {
 		reply.Leases = append(reply.Leases, leaseOf(l))
 	}
-	_ = writeJSON(w, http.StatusOK, reply)
+	writeJSON(w, http.StatusOK, reply)
 }

@@ -71,7 +71,7 @@ func (p *RESTAPI) release(w http.ResponseWriter, r *http.Request) {
 	if !req.DryRun {
 		reply.Refused = ""
 	}
-	_ = writeJSON(w, http.StatusOK, reply)
+	writeJSON(w, http.StatusOK, reply)
 }
 
 // leasesInUse returns the leases that a fresh round of the witnesses shows in use, with what

@@ -63,7 +63,7 @@ func (p *RESTAPI) readOnly() *http.ServeMux {
 		s.Notes = slices.Concat(s.Notes, p.unheard.notes())
 		s.Notes, s.Blocks, s.Claims = present(s.Notes), present(s.Blocks), present(s.Claims)
 		s.Witnesses = present(s.Witnesses)
-		_ = writeJSON(w, http.StatusOK, s)
+		writeJSON(w, http.StatusOK, s)
 	})
 	mux.HandleFunc("GET "+localapi.PathLeases, p.leases)
 	mux.HandleFunc("GET "+localapi.PathEvents, offered(p.Loop != nil, p.events))
@@ -143,7 +143,7 @@ func probe(w http.ResponseWriter, ok bool, why string) {
 
 // writeJSON writes v with its length, by which the CNI plugin notices an answer that is
 // cut off.
-func writeJSON(w http.ResponseWriter, status int, v any) error {
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(v); err != nil {
 		status = http.StatusInternalServerError
@@ -153,12 +153,11 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(buf.Len()))
 	w.WriteHeader(status)
-	_, err := w.Write(buf.Bytes())
-	return err
+	_, _ = w.Write(buf.Bytes()) // the caller may have gone
 }
 
 func writeError(w http.ResponseWriter, status int, err error) {
-	_ = writeJSON(w, status, localapi.Error{Error: err.Error()})
+	writeJSON(w, status, localapi.Error{Error: err.Error()})
 }
 
 // readJSON reads the body into v. Unknown fields are an error.
@@ -200,7 +199,7 @@ func (p *RESTAPI) leases(w http.ResponseWriter, _ *http.Request) {
 	for _, l := range p.Ledger.Leases() {
 		all = append(all, leaseOf(l))
 	}
-	_ = writeJSON(w, http.StatusOK, all)
+	writeJSON(w, http.StatusOK, all)
 }
 
 // leaseOf returns a lease as the API shows it.
@@ -234,7 +233,7 @@ func (p *RESTAPI) resync(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusInternalServerError, err)
 		return
 	}
-	_ = writeJSON(w, http.StatusOK, struct{}{})
+	writeJSON(w, http.StatusOK, struct{}{})
 }
 
 // backup streams the database. What has failed by then follows in a trailer: a backup is
@@ -269,5 +268,5 @@ func (p *RESTAPI) dump(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	_ = writeJSON(w, http.StatusOK, out)
+	writeJSON(w, http.StatusOK, out)
 }
