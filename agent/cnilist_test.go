@@ -20,7 +20,7 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/explain"
-	"github.com/cadastre/cadastre/internal/testkit/cniclient"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/contivconf"

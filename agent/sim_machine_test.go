@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/internal/testkit/cniclient"
+	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"

@@ -16,8 +16,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/journal"
-	"github.com/cadastre/cadastre/internal/testkit/replay"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/journaltest"
 )
 
 // historyOf returns the reader of the history of a journal, nil if it has none.
@@ -56,7 +56,7 @@ func historyAgrees(b *bench) error {
 	if err != nil {
 		return err
 	}
-	return replay.Agree(ctx, l)
+	return journaltest.Agree(ctx, l)
 }
 
 // recorded returns the entries of a query, the oldest first, in a few words each.

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
-	"github.com/cadastre/cadastre/internal/testkit/otlptest"
+	"github.com/cadastre/cadastre/tracing/otlptest"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/tracing"
 )

@@ -16,7 +16,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/dockertest"
+	"github.com/cadastre/cadastre/witness/engine/dockertest"
 	"github.com/cadastre/cadastre/internal/testkit/pageblocks"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/cadastre/cadastre/dist/release/build"
 	"github.com/cadastre/cadastre/dist/release/images"
 	"github.com/cadastre/cadastre/internal/testkit/containerd"
-	"github.com/cadastre/cadastre/internal/testkit/dockertest"
+	"github.com/cadastre/cadastre/witness/engine/dockertest"
 )
 
 // testDocker: an engine loads the images and runs their programs.

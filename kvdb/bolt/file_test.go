@@ -15,7 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	"go.etcd.io/bbolt"
 
-	"github.com/cadastre/cadastre/internal/testkit/journaltest"
+	"github.com/cadastre/cadastre/ledger/journaltest"
 	"github.com/cadastre/cadastre/kvdb"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/journaltest"
+	"github.com/cadastre/cadastre/ledger/journaltest"
 	"github.com/cadastre/cadastre/kvdb"
 )
 

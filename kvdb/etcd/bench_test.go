@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
+	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/etcd"
 )

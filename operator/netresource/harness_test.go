@@ -21,8 +21,8 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/internal/testkit/memapi"
-	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
+	"github.com/cadastre/cadastre/cloud/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 )

@@ -23,8 +23,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/internal/testkit/memapi"
-	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
+	"github.com/cadastre/cadastre/cloud/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
 	"github.com/cadastre/cadastre/operator/netresource/objects"

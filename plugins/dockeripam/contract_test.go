@@ -6,7 +6,7 @@ package dockeripam_test
 import (
 	"testing"
 
-	"github.com/cadastre/cadastre/internal/testkit/ipamapitest"
+	"github.com/cadastre/cadastre/ipam/ipamapi/ipamapitest"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 

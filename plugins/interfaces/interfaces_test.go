@@ -14,7 +14,7 @@ import (
 
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
-	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+	"github.com/cadastre/cadastre/cloud/memcloud"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 )

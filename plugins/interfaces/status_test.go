@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/internal/testkit/memcloud"
+	"github.com/cadastre/cadastre/cloud/memcloud"
 )
 
 // An administrator takes the address of a pod away, or moves it to another interface of the machine.

@@ -6,8 +6,8 @@ package kubestate_test
 import (
 	"testing"
 
-	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
-	"github.com/cadastre/cadastre/internal/testkit/kubestatetest"
+	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
+	"github.com/cadastre/cadastre/plugins/kubestate/kubestatetest"
 )
 
 func TestSuiteWithAnAPIServer(t *testing.T) {

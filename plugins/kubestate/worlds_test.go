@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/internal/testkit/kubestatetest"
+	"github.com/cadastre/cadastre/plugins/kubestate/kubestatetest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/kvdb/mem"

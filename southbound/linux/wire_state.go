@@ -52,8 +52,6 @@ func (l *linkObjects) hasAddressIn(p netip.Prefix) bool {
 // difference holds the changes that make the objects of a link those of a plan.
 type difference struct{ remove, add, replace []object }
 
-func (d difference) none() bool { return len(d.remove)+len(d.add)+len(d.replace) == 0 }
-
 // differences compares wanted objects with those of a link. nil has none. A route or
 // neighbour with another gateway or MAC is replaced, not removed.
 func (p *wirePlan) differences(want objects, have *linkObjects) (d difference) {

@@ -21,9 +21,9 @@ import (
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
-	"github.com/cadastre/cadastre/internal/testkit/replay"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/ledger/journaltest"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
@@ -400,7 +400,7 @@ func readOffline(ctx context.Context, n *node) (book Book, findings []string, er
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := replay.Agree(ctx, l); err != nil {
+	if err := journaltest.Agree(ctx, l); err != nil {
 		return nil, nil, err
 	}
 	book = Book{}

@@ -23,12 +23,12 @@ func netIPBorders() []string {
 		"ipam/allocator.go",
 		"ipam/release.go",
 		"ipam/blacklist.go",
-		"operator/nodeipam/api.go",                  // Kubernetes' published node IPAM
-		"ipam/ipamapi/ipamapi.go",                   // Docker's published contract
-		"ipam/ipamapi/addresses.go",                 // its methods, and the conversions
-		"internal/testkit/ipamapitest/addresses.go", // who calls it
-		"internal/testkit/ipamapitest/races.go",
-		"internal/testkit/ipamapitest/suite.go",
+		"operator/nodeipam/api.go",              // Kubernetes' published node IPAM
+		"ipam/ipamapi/ipamapi.go",               // Docker's published contract
+		"ipam/ipamapi/addresses.go",             // its methods, and the conversions
+		"ipam/ipamapi/ipamapitest/addresses.go", // who calls it
+		"ipam/ipamapi/ipamapitest/races.go",
+		"ipam/ipamapi/ipamapitest/suite.go",
 		"plugins/dockeripam/protocol.go", // the engine's messages to it
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/nftables"
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/traffic"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 // damage is the deletion of one object of the kernel by hand. The packets of pod a to pod b
@@ -75,7 +75,7 @@ func (m *bench) damaged() {
 		if !wide() && i%4 != 3 {
 			continue // a quick run takes some
 		}
-		flows := []*traffic.Flow{}
+		flows := []*netlab.Flow{}
 		for _, is4 := range m.families() {
 			flows = append(flows, m.flow(m.a.place, m.b.place, is4), m.flow(m.a.place, m.c.place, is4))
 		}
@@ -85,11 +85,11 @@ func (m *bench) damaged() {
 		m.Eventually(func() string { return m.state(m.nodes[0]) }, patience, pace).Should(Equal(before), "after deletion of %s", d.name)
 		healed := time.Since(began)
 		since := time.Now()
-		worst := traffic.Loss{}
+		worst := netlab.Loss{}
 		for _, f := range flows {
 			m.Eventually(func() int { return f.ReceivedSince(since) }, patience, pace).Should(BeNumerically(">=", 20), "%s after deletion of %s", f.Name, d.name)
 		}
-		for _, f := range traffic.Halted(flows) {
+		for _, f := range netlab.Halted(flows) {
 			if l := f.End(); l.Outage >= worst.Outage {
 				worst = l
 			}
@@ -138,7 +138,7 @@ func (m *bench) withoutTable() {
 			// The kernel does not change the addresses of a flow that has begun, so each try is a new one.
 			client := m.dial(m.a.ns, server.At())
 			defer client.Close()
-			return traffic.Answered(client, 16, 1)
+			return netlab.Answered(client, 16, 1)
 		}, patience, pace).Should(Succeed())
 		m.Expect(server.From().Addr()).To(Equal(one.host().addr(is4)))
 	}

@@ -14,7 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
 
-	"github.com/cadastre/cadastre/internal/testkit/traffic"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 // matrix returns the layouts: all of them, or those of a quick run.
@@ -154,7 +154,7 @@ func (m *bench) hairpin() {
 // killed kills both agents one after the other and starts them again, while packets flow.
 func (m *bench) killed() {
 	for _, n := range m.nodes {
-		var near, far []*traffic.Flow
+		var near, far []*netlab.Flow
 		for _, is4 := range m.families() {
 			near = append(near, m.flow(m.a.place, m.b.place, is4))
 			far = append(far, m.flow(m.a.place, m.c.place, is4))
@@ -167,7 +167,7 @@ func (m *bench) killed() {
 		for _, f := range flows {
 			m.Eventually(func() int { return f.ReceivedSince(since) }, patience, pace).Should(BeNumerically(">=", 50), f.Name)
 		}
-		for _, f := range traffic.Halted(flows) {
+		for _, f := range netlab.Halted(flows) {
 			l := f.End()
 			m.t.Logf("%s killed, %s: %v", n.Node, f.Name, l)
 			m.record("kill", m.transport, l.Sent, l.Lost, l.Outage.Milliseconds())

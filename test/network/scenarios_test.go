@@ -23,7 +23,7 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 
-	"github.com/cadastre/cadastre/internal/testkit/traffic"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 // An agent that has not published its address has no tunnel. The packets to its pods do not
@@ -78,7 +78,7 @@ func (c *cluster) tryTo(from place, at netip.AddrPort) {
 			return err
 		}
 		defer conn.Close()
-		return traffic.Answered(conn.(*net.UDPConn), 16, 2)
+		return netlab.Answered(conn.(*net.UDPConn), 16, 2)
 	})
 	c.Expect(err).To(HaveOccurred(), "from %s to %s", from.name, at)
 	c.Expect(err).NotTo(MatchError(syscall.EINVAL), "from %s to %s", from.name, at)
@@ -97,12 +97,12 @@ func TestAnOldPodKeepsSending(t *testing.T) {
 	old := one.newPod("old")
 	c.must(old.add())
 	var conns []*net.UDPConn
-	var echoes []*traffic.Echo
+	var echoes []*netlab.Echo
 	for _, is4 := range c.families() {
 		for _, to := range []place{near.place, far.place, c.nodes[1].host(), one.host()} {
 			e := c.echo(to.ns, netip.AddrPortFrom(to.addr(is4), 0))
 			conn := c.dial(old.ns, e.At())
-			c.must(traffic.Answered(conn, 16, 50))
+			c.must(netlab.Answered(conn, 16, 50))
 			echoes, conns = append(echoes, e), append(conns, conn)
 		}
 	}
@@ -145,7 +145,7 @@ func TestAnOldPodKeepsSending(t *testing.T) {
 
 // awaitQuiet reads the counts after what was under way when DEL returned has arrived: the
 // echoes are goroutines, and read from queues.
-func awaitQuiet(echoes []*traffic.Echo, counts []uint64) {
+func awaitQuiet(echoes []*netlab.Echo, counts []uint64) {
 	for same := 0; same < 20; {
 		<-time.After(pace)
 		same++
@@ -204,7 +204,7 @@ func TestAllowForward(t *testing.T) {
 	for _, is4 := range c.families() {
 		for _, to := range []*pod{b, far} {
 			server := c.echo(to.ns, netip.AddrPortFrom(to.addr(is4), 0))
-			c.Expect(traffic.Answered(c.dial(a.ns, server.At()), 16, 3)).NotTo(Succeed())
+			c.Expect(netlab.Answered(c.dial(a.ns, server.At()), 16, 3)).NotTo(Succeed())
 		}
 	}
 	text, err := one.CLI(t.Context(), "status")

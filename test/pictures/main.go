@@ -16,7 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/cadastre/cadastre/internal/testkit/section"
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
 func main() {
@@ -45,7 +45,7 @@ func write(folder string) error {
 	if err != nil {
 		return err
 	}
-	return section.Replace(filepath.Join(folder, "performance.md"), table)
+	return generated.Replace(filepath.Join(folder, "performance.md"), table)
 }
 
 // pictures returns all pictures by the names of their files.

@@ -15,7 +15,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/section"
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
 // TestPicturesFollowFromTheResults compares the committed pictures with those that the
@@ -42,7 +42,7 @@ func TestPromisesFollowFromTheResults(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	page, err := os.ReadFile("../../docs/performance.md")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(page)).To(ContainSubstring(section.Begin+"\n"+want+section.End), "run make generate")
+	g.Expect(string(page)).To(ContainSubstring(generated.Begin+"\n"+want+generated.End), "run make generate")
 }
 
 // TestEveryPictureIsShown looks for a page that shows each picture, with a text for

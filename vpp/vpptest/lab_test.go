@@ -16,10 +16,9 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/safchain/ethtool"
 
-	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
+	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
-	"github.com/cadastre/cadastre/internal/testkit/traffic"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 
@@ -319,8 +318,8 @@ func (n *node) listPath() string { return filepath.Join(n.Dir, "net.d", "10-cada
 
 // host returns the node itself as an end, by the address of its end of the VPP-host link, or
 // of its interface with the Linux data plane.
-func (n *node) host() traffic.Place {
-	p := traffic.Place{Name: n.Node, Net: n.ns}
+func (n *node) host() netlab.Place {
+	p := netlab.Place{Name: n.Node, Net: n.ns}
 	text := fmt.Sprintf("172.30.%d.2", n.id)
 	if n.plane == "linux" {
 		text = fmt.Sprintf("192.168.16.%d", n.id)
@@ -330,6 +329,6 @@ func (n *node) host() traffic.Place {
 }
 
 // outside returns a host beyond the router.
-func (c *cluster) outside() traffic.Place {
-	return traffic.Place{Name: "outside", Net: c.router, Addresses: []netip.Addr{netip.MustParseAddr(outside4), netip.MustParseAddr(outside6)}}
+func (c *cluster) outside() netlab.Place {
+	return netlab.Place{Name: "outside", Net: c.router, Addresses: []netip.Addr{netip.MustParseAddr(outside4), netip.MustParseAddr(outside6)}}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cadastre/cadastre/internal/testkit/traffic"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 const pageEnv = "VPP_TEST_PAGE" // the file that gets the table of measurements
@@ -27,8 +27,8 @@ func TestBesideLinux(t *testing.T) {
 	add, del := [2][]time.Duration{}, [2][]time.Duration{}
 	for round := range rounds {
 		for i, m := range planes {
-			near[i] = append(near[i], traffic.Throughput(t, m.a.Place, m.b.Place, true, slice))
-			far[i] = append(far[i], traffic.Throughput(t, m.a.Place, m.c.Place, true, slice))
+			near[i] = append(near[i], netlab.Throughput(t, m.a.Place, m.b.Place, true, slice))
+			far[i] = append(far[i], netlab.Throughput(t, m.a.Place, m.c.Place, true, slice))
 			p := m.nodes[0].newPod(fmt.Sprint("round-", round))
 			began := time.Now()
 			m.must(p.add())

@@ -14,12 +14,12 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/stage"
-	"github.com/cadastre/cadastre/internal/testkit/traffic"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 // pod is a pod of a node, attached as a runtime does.
 type pod struct {
-	traffic.Place
+	netlab.Place
 	*stage.Attachment
 	node *node
 }
@@ -27,7 +27,7 @@ type pod struct {
 // newPod makes a pod without a network.
 func (n *node) newPod(name string) *pod {
 	n.t.Helper()
-	p := &pod{Place: traffic.Place{Name: name, Net: n.namespace()}, node: n}
+	p := &pod{Place: netlab.Place{Name: name, Net: n.namespace()}, node: n}
 	var err error
 	p.Attachment, err = stage.NewAttachment(n.Agent, n.ns.Do, n.listPath(), name, p.Net.Path())
 	n.must(err)
@@ -76,29 +76,29 @@ func (c *cluster) network(name, v4, v6 string) {
 }
 
 // reached waits until packets of each family come back.
-func (c *cluster) reached(from, to traffic.Place) {
+func (c *cluster) reached(from, to netlab.Place) {
 	c.t.Helper()
 	for _, is4 := range c.families() {
 		if !to.Addr(is4).IsValid() {
 			continue
 		}
-		c.Eventually(func() error { _, err := traffic.Reach(c.t, from, to, is4); return err }, patience, pace).
+		c.Eventually(func() error { _, err := netlab.Reach(c.t, from, to, is4); return err }, patience, pace).
 			Should(Succeed(), "%s to %s", from.Name, to.Name)
 	}
 }
 
 // unreached fails if a packet comes back.
-func (c *cluster) unreached(from, to traffic.Place) {
+func (c *cluster) unreached(from, to netlab.Place) {
 	c.t.Helper()
 	for _, is4 := range c.families() {
-		e := traffic.NewEcho(c.t, to.Net, netip.AddrPortFrom(to.Addr(is4), 0))
+		e := netlab.NewEcho(c.t, to.Net, netip.AddrPortFrom(to.Addr(is4), 0))
 		_ = from.Net.Do(func() error { // a pod of a network may have no route at all
 			conn, err := net.Dial("udp", e.At().String())
 			if err != nil {
 				return err
 			}
 			defer conn.Close()
-			return traffic.Answered(conn.(*net.UDPConn), 16, 3)
+			return netlab.Answered(conn.(*net.UDPConn), 16, 3)
 		})
 		c.Expect(e.Heard()).To(BeZero(), "%s has heard %s", to.Name, from.Name)
 		e.Close()

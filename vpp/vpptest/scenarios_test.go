@@ -19,7 +19,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/traffic"
+	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 // bench is a cluster with pods a and b on node 1 and c on node 2.
@@ -57,7 +57,7 @@ func TestPodsReachEachOther(t *testing.T) {
 			m.must(err)
 			t.Logf("VPP %s", version)
 			one, two := m.nodes[0].host(), m.nodes[1].host()
-			for _, x := range []struct{ from, to traffic.Place }{
+			for _, x := range []struct{ from, to netlab.Place }{
 				{m.a.Place, m.b.Place},
 				{m.b.Place, m.a.Place},
 				{m.a.Place, m.c.Place},
@@ -73,14 +73,14 @@ func TestPodsReachEachOther(t *testing.T) {
 					if !x.from.Addr(is4).IsValid() || !x.to.Addr(is4).IsValid() {
 						continue // hosts have an address of IPv4
 					}
-					seen, err := traffic.Reach(t, x.from, x.to, is4)
+					seen, err := netlab.Reach(t, x.from, x.to, is4)
 					m.Expect(err).NotTo(HaveOccurred(), "%s to %s", x.from.Name, x.to.Name)
 					m.Expect(seen).To(Equal(x.from.Addr(is4)), "%s to %s", x.from.Name, x.to.Name)
 				}
 			}
 			for _, is4 := range m.families() {
 				for _, p := range []*pod{m.b, m.c} {
-					m.Expect(traffic.Transfer(t, m.a.Place, p.Place, is4, 4<<20)).To(Succeed())
+					m.Expect(netlab.Transfer(t, m.a.Place, p.Place, is4, 4<<20)).To(Succeed())
 				}
 			}
 			m.Expect(m.a.check()).To(Succeed())
@@ -92,13 +92,13 @@ func TestPodsReachEachOther(t *testing.T) {
 func TestOutgoingPacketsHaveTheNodesAddress(t *testing.T) {
 	m := newBench(t, layout{plane: "vpp", nodes: 2})
 	for i, p := range []*pod{m.a, m.c} {
-		seen, err := traffic.Reach(t, p.Place, m.outside(), true)
+		seen, err := netlab.Reach(t, p.Place, m.outside(), true)
 		m.must(err)
 		m.Expect(seen.String()).To(Equal(fmt.Sprintf("192.168.16.%d", i+1)), "source of %s", p.Name)
-		m.Expect(traffic.Transfer(t, p.Place, m.outside(), true, 1<<20)).To(Succeed())
+		m.Expect(netlab.Transfer(t, p.Place, m.outside(), true, 1<<20)).To(Succeed())
 	}
 	// pods see each other's own addresses
-	seen, err := traffic.Reach(t, m.a.Place, m.c.Place, true)
+	seen, err := netlab.Reach(t, m.a.Place, m.c.Place, true)
 	m.must(err)
 	m.Expect(seen).To(Equal(m.a.Addr(true)))
 }
@@ -161,9 +161,9 @@ func TestVPPIsKilled(t *testing.T) {
 			m := newBench(t, l)
 			before := m.hardware(m.a)
 			for _, n := range m.nodes {
-				var flows []*traffic.Flow
+				var flows []*netlab.Flow
 				for _, is4 := range m.families() {
-					flows = append(flows, traffic.NewFlow(t, m.a.Place, m.b.Place, is4), traffic.NewFlow(t, m.a.Place, m.c.Place, is4))
+					flows = append(flows, netlab.NewFlow(t, m.a.Place, m.b.Place, is4), netlab.NewFlow(t, m.a.Place, m.c.Place, is4))
 				}
 				began := time.Now()
 				m.must(n.vpp.Kill())
@@ -173,11 +173,11 @@ func TestVPPIsKilled(t *testing.T) {
 				for _, f := range flows {
 					m.Eventually(func() int { return f.ReceivedSince(since) }, patience, pace).Should(BeNumerically(">=", 50), f.Name)
 				}
-				for _, f := range traffic.Halted(flows) {
+				for _, f := range netlab.Halted(flows) {
 					t.Logf("VPP of %s killed, back after %d ms; %s: %v", n.Node, started.Milliseconds(), f.Name, f.End())
 				}
 				if l.transport == "vxlan" {
-					seen, err := traffic.Reach(t, m.a.Place, m.outside(), true)
+					seen, err := netlab.Reach(t, m.a.Place, m.outside(), true)
 					m.must(err)
 					m.Expect(seen.String()).To(Equal("192.168.16.1"))
 				}
@@ -193,9 +193,9 @@ func TestTheAgentIsKilled(t *testing.T) {
 		t.Run(l.String(), func(t *testing.T) {
 			m := newBench(t, l)
 			for _, n := range m.nodes {
-				flows := []*traffic.Flow{
-					traffic.NewFlow(t, m.a.Place, m.b.Place, true),
-					traffic.NewFlow(t, m.a.Place, m.c.Place, true),
+				flows := []*netlab.Flow{
+					netlab.NewFlow(t, m.a.Place, m.b.Place, true),
+					netlab.NewFlow(t, m.a.Place, m.c.Place, true),
 				}
 				n.kill()
 				n.launch()
@@ -204,7 +204,7 @@ func TestTheAgentIsKilled(t *testing.T) {
 				for _, f := range flows {
 					m.Eventually(func() int { return f.ReceivedSince(since) }, patience, pace).Should(BeNumerically(">=", 50), f.Name)
 				}
-				for _, f := range traffic.Halted(flows) {
+				for _, f := range netlab.Halted(flows) {
 					l := f.End()
 					t.Logf("agent of %s killed, %s: %v", n.Node, f.Name, l)
 					m.Expect(l.Lost).To(BeNumerically("<=", l.Dropped), "%s: %v", f.Name, l)
@@ -234,7 +234,7 @@ func TestAPodGoes(t *testing.T) {
 	one := m.nodes[0]
 	before := one.cli("show interface")
 	routes := one.cli("show ip fib summary")
-	flow := traffic.NewFlow(t, m.a.Place, m.c.Place, true)
+	flow := netlab.NewFlow(t, m.a.Place, m.c.Place, true)
 	gone := one.newPod("gone")
 	m.must(gone.add())
 	m.reached(m.a.Place, gone.Place)
@@ -345,7 +345,7 @@ func TestAResyncOfManyPods(t *testing.T) {
 	c.inParallel(32, pods, func(p *pod) error {
 		var err error
 		for time.Since(began) < patience {
-			if _, err = traffic.Reach(t, one.host(), p.Place, true); err == nil {
+			if _, err = netlab.Reach(t, one.host(), p.Place, true); err == nil {
 				return nil
 			}
 		}

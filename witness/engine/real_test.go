@@ -14,7 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/dockertest"
+	"github.com/cadastre/cadastre/witness/engine/dockertest"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/dockeripam"

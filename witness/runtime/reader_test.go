@@ -19,7 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 	"go.uber.org/goleak"
 
-	"github.com/cadastre/cadastre/internal/testkit/critest"
+	"github.com/cadastre/cadastre/witness/runtime/critest"
 	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/runtime"
 )

@@ -3,7 +3,8 @@
 
 // Package generated compares committed files with what the code makes of them: pages of
 // docs, tables, texts. With the environment variable of "make generate" the tests write the
-// files instead. Functions keep no state.
+// files instead. Replace and Publish are for programs that write a part of a page: the rest,
+// before and after the markers, is written by people. Functions keep no state.
 package generated
 
 import (

@@ -11,8 +11,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/journaltest"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger/journaltest"
 )
 
 func TestMemory(t *testing.T) {

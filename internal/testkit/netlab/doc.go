@@ -10,4 +10,9 @@
 // New and Do need CAP_SYS_ADMIN and CAP_NET_ADMIN. A program without root gets both by
 // starting itself once more with Enter, as root of a user and network namespace
 // of its own. Try says whether the machine allows it, by doing it.
+//
+// Echo, Reach, Flow and Transfer send packets between namespaces and count those that arrive,
+// so that all tests of data planes measure in the same way. They take the test that they
+// belong to: they end it if this machine refuses a socket, and close what they open when it
+// ends. A packet that does not arrive is a result.
 package netlab

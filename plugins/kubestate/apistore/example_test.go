@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
+	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 )

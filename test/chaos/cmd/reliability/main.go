@@ -24,10 +24,10 @@ import (
 	"slices"
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
-	"github.com/cadastre/cadastre/internal/testkit/section"
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
-func main() { section.Main("reliability", run) }
+func main() { generated.Main("reliability", run) }
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("reliability", flag.ContinueOnError)
@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string) error {
 	if *only != "" {
 		return r.publishRow(*doc, attack.Kind(*only))
 	}
-	if err := section.Publish(out, *doc, r.render()); err != nil {
+	if err := generated.Publish(out, *doc, r.render()); err != nil {
 		return err
 	}
 	return r.problems()

@@ -29,10 +29,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cadastre/cadastre/internal/testkit/section"
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
-func main() { section.Main("report", run) }
+func main() { generated.Main("report", run) }
 
 // options are the command line.
 type options struct {
@@ -110,5 +110,5 @@ func run(ctx context.Context, args []string) error {
 	if n := strings.Count(text, "| "+absent+" |"); n > 0 {
 		fmt.Fprintf(os.Stderr, "report: %d numbers were not measured\n", n)
 	}
-	return errors.Join(failed, section.Publish(o.out, o.doc, text))
+	return errors.Join(failed, generated.Publish(o.out, o.doc, text))
 }

@@ -1,18 +1,16 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package traffic
+package netlab
 
 import (
 	"net/netip"
-
-	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 // Place represents an end of an exchange: a pod, a node, or a host outside.
 type Place struct {
 	Name      string
-	Net       *netlab.Namespace
+	Net       *Namespace
 	Addresses []netip.Addr // one of each family at most
 }
 

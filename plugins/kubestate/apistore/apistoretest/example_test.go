@@ -9,7 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
+	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
 )

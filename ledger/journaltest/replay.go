@@ -1,9 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package replay compares the history of a ledger with its leases and blocks: a test
-// opens the ledger on what a crash has left, and calls Agree.
-package replay
+package journaltest
 
 import (
 	"context"

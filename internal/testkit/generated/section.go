@@ -1,9 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package section replaces the part of a page that a program writes. The rest of
-// the page, before and after the markers, is written by people.
-package section
+package generated
 
 import (
 	"bytes"

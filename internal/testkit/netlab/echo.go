@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package traffic
+package netlab
 
 import (
 	"errors"
@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
 
 // Echo answers each UDP packet to an address.
@@ -27,7 +25,7 @@ type Echo struct {
 }
 
 // NewEcho opens an echo in a namespace.
-func NewEcho(t testing.TB, ns *netlab.Namespace, at netip.AddrPort) *Echo {
+func NewEcho(t testing.TB, ns *Namespace, at netip.AddrPort) *Echo {
 	t.Helper()
 	e := &Echo{done: make(chan struct{})}
 	must(t, ns.Do(func() (err error) {
@@ -95,7 +93,7 @@ func deepen(conn *net.UDPConn) error {
 }
 
 // Dial opens a UDP socket of a namespace to an address.
-func Dial(t testing.TB, ns *netlab.Namespace, to netip.AddrPort) *net.UDPConn {
+func Dial(t testing.TB, ns *Namespace, to netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
 	must(t, ns.Do(func() (err error) {

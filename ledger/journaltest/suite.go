@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package journaltest tests implementations of the ledger's Journal. A test of an
-// implementation calls Run.
+// Package journaltest tests implementations of the ledger's Journal, by Run. Agree compares
+// the history of a ledger with its leases and blocks: a test opens the ledger on what a crash
+// has left, and calls it.
 package journaltest
 
 import (

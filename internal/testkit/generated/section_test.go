@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package section_test
+package generated_test
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/cadastre/cadastre/internal/testkit/section"
+	"github.com/cadastre/cadastre/internal/testkit/generated"
 )
 
 func TestReplace(t *testing.T) {
@@ -18,9 +18,9 @@ func TestReplace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("before\n" + section.Begin + "\nold\n" + section.End + "\nafter\n")
+	write("before\n" + generated.Begin + "\nold\n" + generated.End + "\nafter\n")
 	for range 2 {
-		if err := section.Replace(file, "new\n"); err != nil {
+		if err := generated.Replace(file, "new\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,11 +28,11 @@ func TestReplace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "before\n" + section.Begin + "\nnew\n" + section.End + "\nafter\n"; string(got) != want {
+	if want := "before\n" + generated.Begin + "\nnew\n" + generated.End + "\nafter\n"; string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	write("no markers")
-	if err := section.Replace(file, "new"); err == nil {
+	if err := generated.Replace(file, "new"); err == nil {
 		t.Error("a page without markers was accepted")
 	}
 }
