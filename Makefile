@@ -6,7 +6,7 @@ PROGRAMS := cadastre-agent cadastre-cni cadastre-operator cadastre
 # The modules of clouds below providers/, each with a program of operator and agent.
 PROVIDERS ?= $(patsubst providers/%/go.mod,%,$(wildcard providers/*/go.mod))
 # Every module beside the main one.
-MODULES := $(patsubst %/go.mod,%,$(wildcard charts/test/go.mod dist/release/go.mod ligato/go.mod providers/*/go.mod test/monitoring/objects/go.mod test/peers/*/go.mod vpp/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard charts/test/go.mod dist/release/go.mod ligato/go.mod providers/*/go.mod test/system/monitoring/objects/go.mod test/peers/*/go.mod vpp/go.mod))
 BENCH ?= .cache/bench
 # The folder of what make chaos leaves.
 ATTACKS ?= .cache/chaos
@@ -55,10 +55,10 @@ release: ## archives, images, Debian packages, checksums, SBOM and provenance in
 	@$(MAKE_RELEASE)/release all
 
 run: ## start an agent in the foreground, in ./.run, and say what to try next
-	@$(GO) run ./test/demo run
+	@$(GO) run ./test/system/demo run
 
 demo: ## two network namespaces get addresses, the agent is killed, nothing is lost; STAY=1 keeps its map open in a browser; CLUSTER=1: three nodes over a real etcd, which is wiped
-	@$(if $(STAY),CADASTRE_DEMO_STAY=1) $(GO) run $(if $(CLUSTER),./test/democluster,./test/demo)
+	@$(if $(STAY),CADASTRE_DEMO_STAY=1) $(GO) run $(if $(CLUSTER),./test/system/democluster,./test/system/demo)
 
 page: ## format and lint web/src, build the page's bundle web/dist from web/src with npm, and fail if the committed one differs
 	@if ! command -v npm >/dev/null; then echo "NOT RUN: npm is missing: web/dist is used as it is committed"; exit 0; fi; \
@@ -68,7 +68,7 @@ page: ## format and lint web/src, build the page's bundle web/dist from web/src 
 	diff -rq dist.committed dist || { echo "web/dist was not what web/src makes: commit it as it is now"; exit 1; }
 
 # The tests of these start our programs, or make network namespaces. They wait more than they compute.
-PROCESSES := /test/(chaos|cni|commands|docs|migration|network|reclaim|scenarios)$$|/southbound/linux$$|/dist/systemd$$|/k8s$$
+PROCESSES := /test/(chaos|acceptance/(commands|docs|migration|scenarios)|system/(cni|network|reclaim))$$|/southbound/linux$$|/dist/systemd$$|/k8s$$
 test: ## what every change must pass: go vet, gofmt, the tests that need no programs, one ADD, kill -9 and DEL; EFFORT=10 repeats random tests
 	$(GO) vet ./...
 	@out=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
@@ -90,16 +90,16 @@ chaos: ## attacks on real agents, and simulations, into $(ATTACKS) and docs/reli
 
 bench: ## our benchmarks beside the peers', into $(BENCH), docs/results and the plots
 	$(GO) run ./test/peers/cmd/report -doc docs/results/benchmarks.md $(BENCH)
-	$(GO) run ./test/pictures docs
+	$(GO) run ./test/peers/pictures docs
 
 # The packages whose tests write the files that they compare.
-GENERATES := ./cmd/cadastre ./explain ./k8s ./plugins/contivconf ./test/guards ./test/monitoring
+GENERATES := ./cmd/cadastre ./explain ./k8s ./plugins/contivconf ./test/guards ./test/system/monitoring
 generate: ## all that is generated: definitions of Kubernetes objects, the modes of k8s/, pages, plots and drawings of docs/, alerts, golden texts; messages where there is protoc
 	$(GO) run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1 object:headerFile=api/v1alpha1/boilerplate.txt crd paths=./api/v1alpha1 output:crd:dir=k8s/crd
 	@if command -v protoc >/dev/null; then set -e; GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go; \
 		PATH="$(CURDIR)/.cache/bin:$$PATH" protoc --go_out=. --go_opt=paths=source_relative api/kv/kv.proto; \
 	else echo "NOT RUN: there is no protoc (Debian: protobuf-compiler): api/kv/kv.pb.go stays as it is"; fi
-	$(GO) run ./test/pictures docs
+	$(GO) run ./test/peers/pictures docs
 	CADASTRE_GENERATE=1 $(GO) test -vet=off -run '^(TestReference|TestScenarios|TestConfigurationPage|TestErrorsPageHasEveryRule|TestImportDiagram|TestModes|TestPage|TestPrometheusRule)$$' $(GENERATES)
 
 # The two lanes of make ci, of targets here and in test/ci/suites.mk: what computes, and what waits and may install

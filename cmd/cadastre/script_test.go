@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the scenarios of testdata that need no agent. Those with an agent
-// are in test/commands.
+// are in test/acceptance/commands.
 func TestScripts(t *testing.T) {
 	conf, err := filepath.Abs(filepath.Dir(contivConf))
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	. "github.com/onsi/gomega"
 	"go.uber.org/goleak"
 
-	"github.com/cadastre/cadastre/ipam/ipamapi/ipamapitest"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/ipam/ipamapi/ipamapitest"
 	"github.com/cadastre/cadastre/ledger"
 )
 

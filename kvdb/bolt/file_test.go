@@ -15,8 +15,8 @@ import (
 	. "github.com/onsi/gomega"
 	"go.etcd.io/bbolt"
 
-	"github.com/cadastre/cadastre/ledger/journaltest"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger/journaltest"
 )
 
 func openFile(t *testing.T, path string, opt FileOptions) *File {

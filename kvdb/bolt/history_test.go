@@ -12,8 +12,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/ledger/journaltest"
 	"github.com/cadastre/cadastre/kvdb"
+	"github.com/cadastre/cadastre/ledger/journaltest"
 )
 
 func TestHistory(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
 )
 
 // tenNet is a provider that gives each node addresses of 10.0.0.0/24.

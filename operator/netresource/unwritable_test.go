@@ -15,8 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
 	"github.com/cadastre/cadastre/operator/netresource"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
 )
 
 // TestAnObjectThatCannotBeWrittenDelaysNoOtherNode: the API server refuses or delays every

@@ -6,8 +6,8 @@ package dockeripam_test
 import (
 	"testing"
 
-	"github.com/cadastre/cadastre/ipam/ipamapi/ipamapitest"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
+	"github.com/cadastre/cadastre/ipam/ipamapi/ipamapitest"
 )
 
 // TestContract is the suite of the contract, over the wire and through the loop.

@@ -16,8 +16,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/cloud/memcloud"
+	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/interfaces"
 )

@@ -13,8 +13,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/cloud/memcloud"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 )

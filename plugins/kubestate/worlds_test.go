@@ -13,10 +13,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/plugins/kubestate/kubestatetest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/kvdb/mem"
+	"github.com/cadastre/cadastre/plugins/kubestate/kubestatetest"
 )
 
 // kvWorld is a cluster with a kvdb. Other nodes do not write through the line of this node.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/cloud/budget"
-	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/netresourcetest"

@@ -33,7 +33,7 @@ release-twice: ## a whole release, built twice in different folders with caches 
 	cd dist/release && CADASTRE_TEST_RELEASE=twice $(GO) test -v -timeout 120m -run TestTwice .
 
 demo-cluster: ## three nodes over a real etcd, which is killed and wiped; no address moves
-	@$(GO) run ./test/democluster
+	@$(GO) run ./test/system/democluster
 
 e2e-docker: ## Docker's engine with our driver, for real (as root; installs docker.io with apt-get where there is none)
 	@$(GO) run ./test/e2e/docker
@@ -41,14 +41,14 @@ e2e-docker: ## Docker's engine with our driver, for real (as root; installs dock
 control-plane: ## etcd, kubectl and Kubernetes' API server into .cache/kube (the first build takes minutes)
 	$(GO) run ./test/e2e/kube/build -o .cache/kube
 
-e2e-kube: control-plane ## operator and agent against a real Kubernetes API server (test/kube; the first build takes minutes)
-	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 30m -count=1 $(E2E_FLAGS) ./test/e2e/kube ./test/library
+e2e-kube: control-plane ## operator and agent against a real Kubernetes API server (test/e2e/kubernetes; the first build takes minutes)
+	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 30m -count=1 $(E2E_FLAGS) ./test/e2e/kube ./test/acceptance/library
 
 e2e-node: ## two kubelets behind a router with the manifests of k8s/, for real (as root; installs Debian packages; the first build takes minutes)
 	@$(GO) run ./test/e2e/node
 
 e2e-network: ## pods over every transport and family: reach, MTU, kills of the agent, damage, throughput, into docs/network.md (as root)
-	CADASTRE_TEST_NETWORK_DOC=$(CURDIR)/docs/network.md $(GO) test -timeout 20m -count=1 ./test/network
+	CADASTRE_TEST_NETWORK_DOC=$(CURDIR)/docs/network.md $(GO) test -timeout 20m -count=1 ./test/system/network
 
 e2e-openstack: control-plane ## operators, agents and pods on a real Neutron that throttles and loses replies, leaders killed; node CIDRs (as root; the first build takes minutes)
 	cd providers/openstack && KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -v -timeout 15m -count=1 $(E2E_FLAGS) ./e2e
@@ -63,14 +63,14 @@ ligato: $(LINT) ## golangci-lint and the tests of the agent in a Ligato agent, i
 e2e-page: control-plane ## the page in a headless Chromium (installs Debian's chromium where it can; IMAGES=1 renews docs/images)
 	$(call debian,chromium,chromium)
 	@$(MAKE) page
-	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(if $(IMAGES),CADASTRE_IMAGES=$(CURDIR)/docs/images) $(GO) test -v -count=1 -timeout 10m ./test/page
+	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(if $(IMAGES),CADASTRE_IMAGES=$(CURDIR)/docs/images) $(GO) test -v -count=1 -timeout 10m ./test/system/page
 
 e2e-metrics: control-plane ## alerts with promtool, every query of the dashboard in a Prometheus that scrapes a cluster (as root; unpacks Debian's prometheus into .cache)
 	@if ! command -v prometheus >/dev/null && [ ! -x $(PROMETHEUS)/usr/bin/prometheus ]; then \
 		mkdir -p $(PROMETHEUS) && cd $(PROMETHEUS) && { apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } && \
 		dpkg -x prometheus_*.deb . && rm prometheus_*.deb || echo "NOT RUN with Prometheus: Debian's package prometheus cannot be had"; fi
-	cd test/monitoring/objects && $(GO) test -count=1 ./...
-	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -v -count=1 -timeout 8m ./test/monitoring
+	cd test/system/monitoring/objects && $(GO) test -count=1 ./...
+	KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -v -count=1 -timeout 8m ./test/system/monitoring
 
 providers: $(LINT) ## golangci-lint and the tests of the modules of clouds (Neutron and moto are started where they can be had)
 	@set -e; for p in $(PROVIDERS); do echo "test providers/$$p"; (cd providers/$$p && \
@@ -90,23 +90,23 @@ system: ## our programs as processes, in real network namespaces (as root, else 
 ONE_PROC = -exec "env GOMAXPROCS=1"
 
 # The tests of test/, cmd/ and others start our programs, in which no detector watches; arithmetic has no goroutines.
-# test/library has the code in its own process.
+# test/acceptance/library has the code in its own process.
 NO_RACES := /test/|/cmd/|/dist/|/deploy|/docker|/k8s$$|/internal/version$$|/ledger/addrspace$$|/testkit/
 race: ## the tests with the race detector, where a C compiler is found, but for those of our programs as processes
 	@$(if $(RACE),true,echo "no C compiler is found: the tests run without the race detector")
-	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test $(RACE) $(ONE_PROC) -timeout 40m $$($(GO) list ./... | grep -vE '$(NO_RACES)') ./test/library
+	CADASTRE_TEST_EFFORT=$(EFFORT) $(GO) test $(RACE) $(ONE_PROC) -timeout 40m $$($(GO) list ./... | grep -vE '$(NO_RACES)') ./test/acceptance/library
 
 fuzz: ## each fuzzer for FUZZTIME (3000 runs)
 	@set -e; for f in $(FUZZERS); do \
 		$(GO) test -run '^$$' -fuzz "^$${f##*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$${f%:*}"; done
 
-mutations: ## changes 20 places of each of seven rooms, one at a time, and writes which test notices into test/mutations/baseline (hours)
-	$(GO) run ./test/mutations -out test/mutations/baseline
+mutations: ## changes 20 places of each of seven rooms, one at a time, and writes which test notices into test/chaos/mutations/baseline (hours)
+	$(GO) run ./test/chaos/mutations -out test/chaos/mutations/baseline
 
 e2e-chart: $(LINT) control-plane ## the Helm charts beside k8s/: the same objects, refusals, every mode of both and releases on a real API server
 	cd charts/test && $(CURDIR)/$(LINT) run --allow-serial-runners --config=$(CURDIR)/.golangci.yml ./... && \
 		KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube $(GO) test -timeout 10m -count=1 ./...
 
 e2e-upgrade: control-plane ## the last release beside this one in a cluster, the upgrade and the way back; databases of both
-	@set -e; last=$$($(GO) run ./test/upgrade -o .cache/upgrade); if [ "$$last" ]; then \
+	@set -e; last=$$($(GO) run ./test/e2e/upgrade -o .cache/upgrade); if [ "$$last" ]; then \
 		KUBEBUILDER_ASSETS=$(CURDIR)/.cache/kube E2E_UPGRADE=$$last $(GO) test -timeout 10m -count=1 -v -run '^TestUpgrade' ./test/e2e/kube; fi

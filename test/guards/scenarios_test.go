@@ -17,7 +17,7 @@ import (
 // Pages whose tables name the test of each row.
 const (
 	scenariosPage = "docs/scenarios.md"
-	scriptsFolder = "test/scenarios/testdata/"
+	scriptsFolder = "test/acceptance/scenarios/testdata/"
 )
 
 // testsOf returns the names of the tests, each with its folder.

@@ -13,8 +13,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/internal/testkit/stage"
 )
 
 // pod is a pod of a node, attached as a runtime does.

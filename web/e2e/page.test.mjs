@@ -1,4 +1,4 @@
-// The page in a headless Chromium. test/page starts the servers and names them in the environment.
+// The page in a headless Chromium. test/system/page starts the servers and names them in the environment.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'

@@ -55,7 +55,7 @@ import (
 const binEnv = "NODESCRIPT_BIN"
 
 // root is the path of the repository, seen from the folder of a test below test/.
-const root = "../.."
+const root = "../../.."
 
 // Main builds the programs, runs the tests of a package, and returns the exit code.
 func Main(m *testing.M) int {

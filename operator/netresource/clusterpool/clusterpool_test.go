@@ -22,9 +22,9 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

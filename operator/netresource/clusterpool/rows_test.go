@@ -18,10 +18,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
 	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
+	"github.com/cadastre/cadastre/operator/netresource/memapi"
 )
 
 // cluster is a manager over a provider, and an API server that tells it of all.

@@ -23,8 +23,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/cloud/cloudlab"
-	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/providers/ec2"
 	"github.com/cadastre/cadastre/providers/ec2/mototest"
 )

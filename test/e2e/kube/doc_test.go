@@ -4,7 +4,7 @@
 // Package kube tests operator and agent against a real Kubernetes control
 // plane. It runs an etcd and a kube-apiserver, a kube-controller-manager as the
 // foreign counterpart, and kubectl for manifests. All come from the module
-// test/kube. It has tests only.
+// test/e2e/kubernetes. It has tests only.
 //
 // KUBEBUILDER_ASSETS names the directory of those programs; without it every
 // test is skipped, and says why. Everything listens on the loopback interface, at

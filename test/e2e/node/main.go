@@ -16,7 +16,7 @@
 // the flags and the account of its Deployment; the cluster's state is in the API server.
 //
 // It needs root and some of Debian's packages, which it installs with apt-get
-// where they are missing (they stay). It also needs the programs of test/kube,
+// where they are missing (they stay). It also needs the programs of test/e2e/kubernetes,
 // which it builds into .cache/kube, or takes from where KUBEBUILDER_ASSETS says.
 // All of it runs in network, mount and PID namespaces of its own, with a /run and
 // a /var/lib of its own. It runs below control groups of its own, and cannot

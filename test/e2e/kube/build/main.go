@@ -3,7 +3,7 @@
 
 // Command build makes the programs that test/e2e/kube runs against: an etcd,
 // a kube-apiserver, a kube-controller-manager and a kubectl, from the module
-// test/kube, which pins their versions.
+// test/e2e/kubernetes, which pins their versions.
 //
 // It owns the directory that it is given. It leaves a program alone whose stamp
 // says that it was made of the same modules by the same compiler. It removes
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("build", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	out := flags.String("o", filepath.FromSlash(".cache/kube"), "the directory of the programs")
-	module := flags.String("module", filepath.FromSlash("test/kube"), "the directory of the module that they come from")
+	module := flags.String("module", filepath.FromSlash("test/e2e/kubernetes"), "the directory of the module that they come from")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {

@@ -30,7 +30,7 @@ func packages() []pkg {
 		{name: "cilium115", dir: "test/peers/cilium115", what: "the IPAM of Cilium's agent"},
 		{name: "awsdatastore", dir: "test/peers/awsdatastore", what: "the interface datastore beside AWS's", share: 3},
 		{name: "netresource", dir: "operator/netresource", what: "the NetResourceSet manager"},
-		{name: "loop", dir: "test/bench", what: "the event loop"},
+		{name: "loop", dir: "test/peers/bench", what: "the event loop"},
 		{name: "cni", dir: "test/peers/cni", what: "cadastre-cni beside other plugins"},
 		{name: "linux", dir: "southbound/linux", what: "the transports", bench: "Throughput"},
 		{name: "cilium", dir: "test/peers/cilium", what: "Cilium's ipallocator and cidralloc"},
