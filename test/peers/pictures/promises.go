@@ -76,8 +76,10 @@ func promises() []promise {
 // promiseTable returns the table of the promises with what the results say.
 func promiseTable(r *results) (string, error) {
 	var w strings.Builder
-	w.WriteString("<!-- written by test/peers/pictures from results/benchmarks.md (make generate): do not edit -->\n\n" +
-		"| promise | at most | measured, at its worst point | beside | ratio | |\n|---|--:|--:|--:|--:|---|\n")
+	w.WriteString(
+		"<!-- written by test/peers/pictures from results/benchmarks.md (make generate): do not edit -->\n\n" +
+			"| promise | at most | measured, at its worst point | beside | ratio | |\n|---|--:|--:|--:|--:|---|\n",
+	)
 	for _, p := range promises() {
 		cells, err := r.row(benchmarks, "The aims", p.aim)
 		if err != nil {

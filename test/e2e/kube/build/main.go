@@ -65,7 +65,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("build", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	out := flags.String("o", filepath.FromSlash(".cache/kube"), "the directory of the programs")
-	module := flags.String("module", filepath.FromSlash("test/e2e/kubernetes"), "the directory of the module that they come from")
+	module := flags.String(
+		"module",
+		filepath.FromSlash("test/e2e/kubernetes"),
+		"the directory of the module that they come from",
+	)
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
