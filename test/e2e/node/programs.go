@@ -56,7 +56,7 @@ func buildKubernetes(ctx context.Context, root, assets string) error {
 	if _, err := goTool(ctx, root, "run", "./test/e2e/kube/build", "-o", assets); err != nil {
 		return err
 	}
-	module := filepath.Join(root, "test", "kube")
+	module := filepath.Join(root, "test", "e2e", "kubernetes")
 	version, err := goTool(ctx, module, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 	if err != nil {
 		return err

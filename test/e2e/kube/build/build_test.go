@@ -19,7 +19,7 @@ import (
 // all programs have stamps, and then one has not.
 func TestWhatIsUpToDateIsLeftAlone(t *testing.T) {
 	g := NewWithT(t)
-	module, out := filepath.Join("..", "..", "..", "kube"), t.TempDir()
+	module, out := filepath.Join("..", "..", "kubernetes"), t.TempDir()
 	made, err := origin(t.Context(), module)
 	g.Expect(err).NotTo(HaveOccurred())
 	stamp := func(p program) string { return made + " " + p.pkg + " " + p.linkerFlags("v1.36.4") + "\n" }
@@ -52,8 +52,8 @@ func TestLinkerFlags(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	g := NewWithT(t)
-	g.Expect(versionOf(filepath.Join("..", "..", "..", "kube"), "k8s.io/kubernetes")).To(MatchRegexp(`^v1\.[0-9]+\.[0-9]+$`))
-	_, err := versionOf(filepath.Join("..", "..", "..", "kube"), "example.org/none")
+	g.Expect(versionOf(filepath.Join("..", "..", "kubernetes"), "k8s.io/kubernetes")).To(MatchRegexp(`^v1\.[0-9]+\.[0-9]+$`))
+	_, err := versionOf(filepath.Join("..", "..", "kubernetes"), "example.org/none")
 	g.Expect(err).To(MatchError(ContainSubstring("requires no version of example.org/none")))
 }
 
