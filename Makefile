@@ -107,7 +107,7 @@ generate: ## all that is generated: definitions of Kubernetes objects, the modes
 CI_COMPUTES := check race vpp:EFFORT=10 fuzz demo demo-cluster e2e-kube:E2E_FLAGS=-short e2e-chart e2e-upgrade e2e-ec2
 CI_INSTALLS := system ligato e2e-docker e2e-page e2e-release e2e-node e2e-network e2e-metrics providers e2e-openstack
 ci: ## what .ci/run does: make test, then the suites in two lanes beside each other, and a table of what ran; SUITE="fuzz vpp": only these; SUITE=help lists them
-	@$(if $(filter help,$(SUITE)),$(MAKE) --no-print-directory -f test/ci/suites.mk suites,$(GO) run ./test/ci $(if $(SUITE),-lane "$(SUITE)",\
+	@$(if $(filter help,$(SUITE)),$(MAKE) --no-print-directory -f test/ci/suites.mk suites,$(GO) run ./test/ci $(if $(SUITE),-base HEAD -lane "$(SUITE)",\
 		-first "test control-plane" -lane "$(CI_COMPUTES)" -lane "$(CI_INSTALLS)"))
 
 NIGHTLY := race:EFFORT=10 providers:EFFORT=10 e2e-kube fuzz:FUZZTIME=300000x chaos mutations release-twice

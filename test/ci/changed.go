@@ -19,9 +19,9 @@ func modules() map[string][]string {
 		"ligato":        {"ligato"},
 		"vpp":           {"vpp"},
 		"providers":     {"providers/ec2", "providers/openstack"},
-		"e2e-ec2":       {"providers/ec2", "test/e2e/kube"},
-		"e2e-openstack": {"providers/openstack", "test/e2e/kube"},
-		"e2e-chart":     {"charts/test", "charts", "k8s", "conf", "test/e2e/kube"},
+		"e2e-ec2":       {"providers/ec2", "test/e2e/kube", "test/e2e/kubernetes"},
+		"e2e-openstack": {"providers/openstack", "test/e2e/kube", "test/e2e/kubernetes"},
+		"e2e-chart":     {"charts/test", "charts", "k8s", "conf", "test/e2e/kube", "test/e2e/kubernetes"},
 	}
 }
 
@@ -44,15 +44,15 @@ func since(ctx context.Context, root, other string) changes {
 	if head, err := c.git(ctx, "rev-parse", "HEAD"); err != nil || head == base {
 		return c
 	}
-	files, err := c.git(ctx, "diff", "--name-only", base)
+	files, err := c.git(ctx, "diff", "--name-only", "--no-renames", "-z", base) // both names of a moved file
 	if err != nil {
 		return c
 	}
-	more, err := c.git(ctx, "ls-files", "--others", "--exclude-standard")
+	more, err := c.git(ctx, "ls-files", "--others", "--exclude-standard", "-z")
 	if err != nil {
 		return c
 	}
-	c.files = append(strings.Fields(files), strings.Fields(more)...)
+	c.files = strings.Split(files+more, "\x00")
 	return c
 }
 
@@ -83,7 +83,7 @@ func (c changes) spare(ctx context.Context, suite string) bool {
 		read = append(read, imported...)
 	}
 	return !slices.ContainsFunc(c.files, func(file string) bool {
-		return slices.ContainsFunc(read, func(path string) bool {
+		return file != "" && slices.ContainsFunc(read, func(path string) bool {
 			return file == path || filepath.Dir(file) == path ||
 				slices.Contains(folders, path) && strings.HasPrefix(file, path+"/")
 		})
@@ -91,25 +91,22 @@ func (c changes) spare(ctx context.Context, suite string) bool {
 }
 
 // imported returns the folders of the packages below root that those of a folder import, also
-// in tests.
+// in tests, and the files that they embed.
 func (c changes) imported(ctx context.Context, folder string) (all []string, err error) {
-	cmd := exec.CommandContext(
-		ctx,
-		"go",
-		"list",
-		"-deps",
-		"-test",
-		"-f",
-		"{{if not .Standard}}{{.Dir}}{{end}}",
-		"./...",
-	)
+	const paths = `{{if not .Standard}}{{$d := .Dir}}{{$d}}
+{{range .EmbedFiles}}{{$d}}/{{.}}
+{{end}}{{range .TestEmbedFiles}}{{$d}}/{{.}}
+{{end}}{{range .XTestEmbedFiles}}{{$d}}/{{.}}
+{{end}}{{end}}`
+	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-test", "-f", paths, "./...")
 	cmd.Dir = filepath.Join(c.root, folder)
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list in %s: %w", folder, err)
 	}
-	for dir := range strings.FieldsSeq(string(out)) {
-		if inside, err := filepath.Rel(c.root, dir); err == nil && !strings.HasPrefix(inside, "..") {
+	for path := range strings.SplitSeq(string(out), "\n") {
+		inside, err := filepath.Rel(c.root, path)
+		if path != "" && err == nil && !strings.HasPrefix(inside, "..") {
 			all = append(all, inside)
 		}
 	}

@@ -33,8 +33,20 @@ func branch(t *testing.T) (root string, write func(file, text string), git func(
 	write("go.mod", "module example.org/m\n\ngo 1.26\n")
 	write("kvdb/kvdb.go", "package kvdb\n")
 	write("kvdb/bolt/bolt.go", "package bolt\n")
-	write("ledger/ledger.go", "package ledger\n\nimport _ \"example.org/m/kvdb\"\n")
+	write("ledger/page/index.html", "a page\n")
+	write("ledger/ledger.go", `package ledger
+
+import (
+	"embed"
+
+	_ "example.org/m/kvdb"
+)
+
+//go:embed page
+var _ embed.FS
+`)
 	write("vpp/go.mod", "module example.org/m/vpp\n\ngo 1.26\n\nrequire example.org/m v0.0.0\n\nreplace example.org/m => ../\n")
+	write("vpp/testdata/golden", "a text\n")
 	write("vpp/vpp.go", "package vpp\n\nimport _ \"example.org/m/ledger\"\n")
 	git("add", "-A")
 	git("commit", "-qm", "one")
@@ -58,6 +70,8 @@ func TestAModuleThatHasNotChangedIsSpared(t *testing.T) {
 		{"ledger/new_file.go", false},
 		{"vpp/vpp.go", false},
 		{"vpp/testdata/deep/file", false},
+		{"vpp/testdata/a name with blanks and ä", false},
+		{"ledger/page/index.html", false},
 		{"go.sum", false},
 		{"Makefile", false},
 		{"test/ci/suites.mk", false},
@@ -75,6 +89,14 @@ func TestAModuleThatHasNotChangedIsSpared(t *testing.T) {
 			g.Expect(is.spare(t.Context(), "race")).To(BeFalse(), "it is of the main module")
 		})
 	}
+}
+
+// A file that has moved out of a module is missing there.
+func TestAModuleThatHasLostAFileRuns(t *testing.T) {
+	g := NewWithT(t)
+	root, _, git := branch(t)
+	git("mv", "vpp/testdata/golden", "docs/golden")
+	g.Expect(since(t.Context(), root, "main").spare(t.Context(), "vpp")).To(BeFalse())
 }
 
 // Without a commit to compare with, everything runs.

@@ -10,7 +10,7 @@
 // Then the lanes run beside each other, and the targets of a lane one after another, even
 // after one that failed: most end-to-end targets wait more than they compute. What shares
 // a lock of the machine (apt-get, Docker) belongs into one lane. "vpp:EFFORT=10" is
-// "make vpp EFFORT=10". The output of a target is printed when it ends, whole, and is kept
+// "make -f test/ci/suites.mk vpp EFFORT=10". The output of a target is printed when it ends, whole, and is kept
 // in the folder of -logs. After -limit, all that runs is ended, and the table is printed.
 //
 // A suite of modules runs if they, or what they import, have changed since the merge base with
