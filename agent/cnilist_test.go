@@ -20,11 +20,11 @@ import (
 
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/explain"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/mem"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 	"github.com/cadastre/cadastre/plugins/podmanager/conflist"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )

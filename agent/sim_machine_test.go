@@ -21,13 +21,13 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/journal"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 )
 
 var errSimFull = errors.New("no space left on device")

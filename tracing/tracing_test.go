@@ -17,9 +17,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
+	"github.com/cadastre/cadastre/internal/testkit/otlptest"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/tracing"
-	"github.com/cadastre/cadastre/tracing/otlptest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -18,9 +18,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/agent"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 

@@ -17,11 +17,11 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/otlptest"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi"
 	"github.com/cadastre/cadastre/tracing"
-	"github.com/cadastre/cadastre/tracing/otlptest"
 )
 
 // tracingAgent is the agent's real API with pods behind it.

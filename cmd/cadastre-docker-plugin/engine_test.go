@@ -18,11 +18,11 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/engines/dockertest"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/dockeripam"
 	"github.com/cadastre/cadastre/witness"
-	"github.com/cadastre/cadastre/witness/engine/dockertest"
 )
 
 // The plugin loses its data while the engine has networks and containers.

@@ -16,8 +16,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/pageblocks"
-	"github.com/cadastre/cadastre/witness/engine/dockertest"
+	"github.com/cadastre/cadastre/internal/testkit/engines/dockertest"
+	"github.com/cadastre/cadastre/internal/testkit/generated/pageblocks"
 )
 
 // patience bounds the wait for another process; it decides no result.

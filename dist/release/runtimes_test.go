@@ -15,8 +15,8 @@ import (
 
 	"github.com/cadastre/cadastre/dist/release/build"
 	"github.com/cadastre/cadastre/dist/release/images"
-	"github.com/cadastre/cadastre/internal/testkit/containerd"
-	"github.com/cadastre/cadastre/witness/engine/dockertest"
+	"github.com/cadastre/cadastre/internal/testkit/engines/containerd"
+	"github.com/cadastre/cadastre/internal/testkit/engines/dockertest"
 )
 
 // testDocker: an engine loads the images and runs their programs.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/etcd"
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 )
 
 // openBench opens a store of a server that does not wait for the disk: what is

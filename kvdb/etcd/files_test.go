@@ -13,8 +13,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/kvdb/etcd"
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 )
 
 // written is a file with the text.

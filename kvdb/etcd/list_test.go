@@ -14,9 +14,9 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/kvdb/etcd"
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 )
 
 // fill writes n keys below each prefix, all with value.

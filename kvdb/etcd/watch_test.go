@@ -13,7 +13,7 @@ import (
 
 	"github.com/cadastre/cadastre/kvdb"
 
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 )
 
 func TestWatchOfACompactedRevision(t *testing.T) {

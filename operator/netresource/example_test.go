@@ -16,7 +16,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
+	"github.com/cadastre/cadastre/operator/netresource/netresourcetest/memapi"
 )
 
 // tenNet is a provider that gives each node addresses of 10.0.0.0/24.

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/cloud/memcloud"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"

@@ -14,7 +14,7 @@ import (
 	informers "k8s.io/client-go/informers/core/v1"
 	clientset "k8s.io/client-go/kubernetes"
 
-	"github.com/cadastre/cadastre/cloud/memcloud"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/memcloud"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 

@@ -15,7 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/cloud/memcloud"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/memcloud"
 )
 
 // first returns the machine's first interface.

@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/cloud/memcloud"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/memcloud"
 )
 
 // A part of the subnet belongs to an IPPool. The cloud gives its lowest free address first,

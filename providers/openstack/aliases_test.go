@@ -20,7 +20,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 	"github.com/cadastre/cadastre/providers/openstack"
 	"github.com/cadastre/cadastre/providers/openstack/neutrontest"

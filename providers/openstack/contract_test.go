@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/cloud/budget"
-	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"

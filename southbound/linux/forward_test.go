@@ -20,7 +20,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
-	"github.com/cadastre/cadastre/witness/engine/dockertest"
+	"github.com/cadastre/cadastre/internal/testkit/engines/dockertest"
 )
 
 // newForwardNode returns the descriptor of the firewall's part in a namespace.

@@ -10,7 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 )
 
 const (

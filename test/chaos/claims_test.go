@@ -16,8 +16,8 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/testkit/attack"
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/kvdb"
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
 )
 
 // assigns is a foreign controller: it writes Node objects into the store as the

@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 

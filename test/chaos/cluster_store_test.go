@@ -14,7 +14,7 @@ import (
 
 	"github.com/cadastre/cadastre/internal/testkit/attack"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 

@@ -24,10 +24,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/internal/testkit/engines/critest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/witness/runtime/critest"
 )
 
 // Settings of the agents of worlds.

@@ -66,15 +66,11 @@ type wall struct {
 func suites() []string {
 	return []string{
 		"./internal/testkit/...",
-		"./cloud/cloudlab", "./cloud/faultproxy", "./cloud/memcloud",
 		"./ipam/ipamapi/ipamapitest",
-		"./kvdb/etcd/etcdtest", "./kvdb/kvdbtest",
+		"./kvdb/kvdbtest",
 		"./ledger/journaltest",
-		"./operator/netresource/memapi", "./operator/netresource/netresourcetest",
+		"./operator/netresource/netresourcetest", "./operator/netresource/netresourcetest/memapi",
 		"./plugins/kubestate/apistore/apistoretest", "./plugins/kubestate/kubestatetest",
-		"./plugins/podmanager/cni/cniclient",
-		"./tracing/otlptest",
-		"./witness/engine/dockertest", "./witness/runtime/critest",
 	}
 }
 
@@ -82,16 +78,16 @@ func suites() []string {
 func walls() []wall {
 	return append([]wall{
 		{from: []string{"./..."}, banned: []string{"k8s.io/...", "sigs.k8s.io/controller-runtime/..."}, but: []string{"k8s.io/utils/...", "k8s.io/cri-api/..."},
-			through: []string{"./operator/...", "./api/v1alpha1", "./plugins/kubestate/apistore/...", "./cloud/cloudlab", "./internal/testkit/...", "./test/e2e/kube/..."},
+			through: []string{"./operator/...", "./api/v1alpha1", "./plugins/kubestate/apistore/...", "./internal/testkit/...", "./test/e2e/kube/..."},
 			why:     "only the operator, its objects, and the store that is the API server know Kubernetes, so that all else runs without",
 			bad:     [2]string{"./plugins/nodesync", "k8s.io/client-go/kubernetes"}},
-		{from: []string{"./..."}, banned: []string{"k8s.io/cri-api/..."}, through: []string{"./witness/runtime", "./witness/runtime/critest"},
+		{from: []string{"./..."}, banned: []string{"k8s.io/cri-api/..."}, through: []string{"./witness/runtime", "./internal/testkit/engines/critest"},
 			why: "only the witness of the container runtime speaks the CRI; critest serves it",
 			bad: [2]string{"./plugins/podmanager", "k8s.io/cri-api/pkg/apis/runtime/v1"}},
-		{from: []string{"./..."}, banned: []string{"go.etcd.io/etcd/..."}, through: []string{"./kvdb/etcd", "./kvdb/etcd/etcdtest", "./test/system/democluster"},
+		{from: []string{"./..."}, banned: []string{"go.etcd.io/etcd/..."}, through: []string{"./kvdb/etcd", "./internal/testkit/etcdtest", "./test/system/democluster"},
 			why: "a store is known by its contract; only kvdb/etcd knows etcd, and etcdtest runs one",
 			bad: [2]string{"./plugins/nodesync", "go.etcd.io/etcd/client/v3"}},
-		{from: []string{"./..."}, banned: []string{"go.etcd.io/bbolt/..."}, through: []string{"./kvdb/bolt", "./kvdb/etcd/etcdtest", "./test/system/democluster"},
+		{from: []string{"./..."}, banned: []string{"go.etcd.io/bbolt/..."}, through: []string{"./kvdb/bolt", "./internal/testkit/etcdtest", "./test/system/democluster"},
 			why: "a store is known by its contract; only kvdb/bolt knows the file's format",
 			bad: [2]string{"./internal/testkit/journal", "go.etcd.io/bbolt"}},
 		{from: []string{"./..."}, banned: []string{"github.com/aws/...", "github.com/gophercloud/..."},
@@ -104,7 +100,7 @@ func walls() []wall {
 			why: "the Docker engine is known by its view; only witness/engine knows its API",
 			bad: [2]string{"./plugins/dockeripam", "github.com/moby/moby/client"}},
 		{from: []string{"./..."}, banned: []string{"go.opentelemetry.io/otel/sdk/...", "go.opentelemetry.io/otel/exporters/..."},
-			through: []string{"./tracing", "./kvdb/etcd/etcdtest", "./test/system/democluster"},
+			through: []string{"./tracing", "./internal/testkit/etcdtest", "./test/system/democluster"},
 			why:     "only tracing exports spans; all else adds to those in its context; the etcd of tests has its own",
 			bad:     [2]string{"./plugins/podmanager", "go.opentelemetry.io/otel/sdk/trace"}},
 		{from: []string{"./cmd/cadastre-cni"}, banned: []string{"go.opentelemetry.io/..."},

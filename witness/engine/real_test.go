@@ -14,12 +14,12 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/engines/dockertest"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/dockeripam"
 	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/engine"
-	"github.com/cadastre/cadastre/witness/engine/dockertest"
 )
 
 // serveDriver serves our driver to an engine until the test ends.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/cadastre/cadastre/internal/testkit/containerd"
+	"github.com/cadastre/cadastre/internal/testkit/engines/containerd"
 	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/runtime"
 )

@@ -19,9 +19,9 @@ import (
 	. "github.com/onsi/gomega"
 	"go.uber.org/goleak"
 
+	"github.com/cadastre/cadastre/internal/testkit/engines/critest"
 	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/runtime"
-	"github.com/cadastre/cadastre/witness/runtime/critest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

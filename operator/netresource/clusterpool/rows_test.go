@@ -21,7 +21,7 @@ import (
 	"github.com/cadastre/cadastre/operator/blocks"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/clusterpool"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
+	"github.com/cadastre/cadastre/operator/netresource/netresourcetest/memapi"
 )
 
 // cluster is a manager over a provider, and an API server that tells it of all.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
+	"github.com/cadastre/cadastre/operator/netresource/netresourcetest/memapi"
 )
 
 // The campaign's nodes, its steps in a round, and the units that pods of a node use at most.

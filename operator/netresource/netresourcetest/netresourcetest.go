@@ -8,7 +8,7 @@
 //
 // A test describes the provider by a function that makes worlds. A World is one cloud with
 // machines of its own: the provider reaches it through whatever injects the faults
-// (cloud/faultproxy for an HTTP API), and World.Truth reads it directly. Each
+// (internal/testkit/clouds/faultproxy for an HTTP API), and World.Truth reads it directly. Each
 // check makes a world, and calls the provider in the order in which the manager does. The
 // last checks are campaigns: a real manager, agents that lease addresses and give them back,
 // a storm of faults, and managers that take over from each other. At the end cloud and
@@ -53,10 +53,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/memapi"
+	"github.com/cadastre/cadastre/operator/netresource/netresourcetest/memapi"
 )
 
 // Plan returns the outcome of a request to the cloud.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/cloud"
-	"github.com/cadastre/cadastre/cloud/faultproxy"
-	"github.com/cadastre/cadastre/cloud/memcloud"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/netresourcetest"

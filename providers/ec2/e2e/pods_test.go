@@ -11,8 +11,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/cloud/cloudlab"
-	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/cloudlab"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 )
 
 // few and many are the pods of a node while there are many. A machine has 15 addresses for pods.

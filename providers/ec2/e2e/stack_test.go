@@ -22,8 +22,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/cloud/cloudlab"
-	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/cloudlab"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/providers/ec2"
 	"github.com/cadastre/cadastre/providers/ec2/mototest"

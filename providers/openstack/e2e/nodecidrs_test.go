@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cadastre/cadastre/cloud/cloudlab"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/cloudlab"
 	"github.com/cadastre/cadastre/operator/nodeipam"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/cloud/cloudlab"
-	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/cloudlab"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 )
 
 // conf returns contiv.conf of a node, up to the section cadastre.

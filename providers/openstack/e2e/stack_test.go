@@ -18,8 +18,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
 
-	"github.com/cadastre/cadastre/cloud/cloudlab"
-	"github.com/cadastre/cadastre/cloud/faultproxy"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/cloudlab"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/providers/openstack"
 	"github.com/cadastre/cadastre/providers/openstack/neutrontest"

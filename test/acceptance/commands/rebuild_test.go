@@ -13,11 +13,11 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/engines/critest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
-	"github.com/cadastre/cadastre/internal/testkit/nodescript"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage/nodescript"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/witness/runtime/critest"
 )
 
 // patience bounds the wait for another process; it decides no result.

@@ -15,7 +15,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/nodescript"
+	"github.com/cadastre/cadastre/internal/testkit/stage/nodescript"
 )
 
 // installPages are pages that tests of their own run: test/e2e/kube, and those of dist/release.

@@ -17,10 +17,10 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
 
-	"github.com/cadastre/cadastre/internal/testkit/nodescript"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
+	"github.com/cadastre/cadastre/internal/testkit/stage/nodescript"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 )
 
 // patience bounds the wait for another process; it decides no result.

@@ -11,7 +11,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/cadastre/cadastre/internal/testkit/nodescript"
+	"github.com/cadastre/cadastre/internal/testkit/stage/nodescript"
 )
 
 func TestMain(m *testing.M) { os.Exit(nodescript.Main(m)) }

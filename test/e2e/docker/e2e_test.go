@@ -18,7 +18,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/stagetest"
+	"github.com/cadastre/cadastre/internal/testkit/stage/stagetest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 

@@ -22,9 +22,9 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 

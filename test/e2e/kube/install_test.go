@@ -12,7 +12,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/pageblocks"
+	"github.com/cadastre/cadastre/internal/testkit/generated/pageblocks"
 )
 
 // installation runs the blocks of a page of docs/install that need an API server only.

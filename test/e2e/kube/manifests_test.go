@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/cadastre/cadastre/kvdb/etcd/etcdtest"
+	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
 )
 
 // namespace is the namespace of all objects of the manifests.

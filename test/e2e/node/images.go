@@ -11,7 +11,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/cadastre/cadastre/internal/testkit/containerd"
+	"github.com/cadastre/cadastre/internal/testkit/engines/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/internal/version"
 )

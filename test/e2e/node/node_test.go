@@ -21,9 +21,9 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/containerd"
+	"github.com/cadastre/cadastre/internal/testkit/engines/containerd"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
-	"github.com/cadastre/cadastre/internal/testkit/stagetest"
+	"github.com/cadastre/cadastre/internal/testkit/stage/stagetest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 

@@ -14,9 +14,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cadastre/cadastre/internal/testkit/engines/critest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 	"github.com/cadastre/cadastre/witness"
-	"github.com/cadastre/cadastre/witness/runtime/critest"
 )
 
 // inAgent runs cadastre in the agent's pod of a node.

@@ -16,7 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
-	"github.com/cadastre/cadastre/tracing/otlptest"
+	"github.com/cadastre/cadastre/internal/testkit/otlptest"
 )
 
 // tracedLab is a node whose agent traces to a collector in the same network namespace.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
-	"github.com/cadastre/cadastre/internal/testkit/stagetest"
+	"github.com/cadastre/cadastre/internal/testkit/stage/stagetest"
 )
 
 func TestMain(m *testing.M) { stagetest.Main(m, main) }

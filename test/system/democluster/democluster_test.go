@@ -18,7 +18,7 @@ import (
 
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
-	"github.com/cadastre/cadastre/internal/testkit/stagetest"
+	"github.com/cadastre/cadastre/internal/testkit/stage/stagetest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 

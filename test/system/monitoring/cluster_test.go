@@ -23,10 +23,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 )
 
 const (

@@ -25,8 +25,8 @@ import (
 
 	"github.com/cadastre/cadastre/cloud"
 	"github.com/cadastre/cadastre/cloud/budget"
-	"github.com/cadastre/cadastre/cloud/memcloud"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/clouds/memcloud"
 	"github.com/cadastre/cadastre/ipam"
 	"github.com/cadastre/cadastre/kvdb/bolt"
 	"github.com/cadastre/cadastre/ledger"

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/testkit/engines/critest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/reclaim"
 	"github.com/cadastre/cadastre/witness/kernel"
 	"github.com/cadastre/cadastre/witness/runtime"
-	"github.com/cadastre/cadastre/witness/runtime/critest"
 )
 
 // BenchmarkRound runs whole rounds over 250 pods with real namespaces and a runtime behind a

@@ -17,8 +17,8 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
 
+	"github.com/cadastre/cadastre/internal/testkit/engines/critest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
-	"github.com/cadastre/cadastre/witness/runtime/critest"
 )
 
 // ip runs commands of ip in a namespace.

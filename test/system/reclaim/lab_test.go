@@ -25,12 +25,12 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
 
+	"github.com/cadastre/cadastre/internal/testkit/cniclient"
+	"github.com/cadastre/cadastre/internal/testkit/engines/critest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
-	"github.com/cadastre/cadastre/plugins/podmanager/cni/cniclient"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
-	"github.com/cadastre/cadastre/witness/runtime/critest"
 )
 
 // binEnv names the directory of the programs.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/cadastre/cadastre/internal/testkit/engines/critest"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/internal/testkit/stage"
-	"github.com/cadastre/cadastre/witness/runtime/critest"
 )
 
 // node is the network of one node: the namespace of its host, pods that the bridge

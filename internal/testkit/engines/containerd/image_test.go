@@ -16,7 +16,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/containerd"
+	"github.com/cadastre/cadastre/internal/testkit/engines/containerd"
 )
 
 // TestArchive: the archive has what its parts say of each other.

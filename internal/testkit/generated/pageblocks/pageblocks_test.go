@@ -10,7 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/internal/testkit/pageblocks"
+	"github.com/cadastre/cadastre/internal/testkit/generated/pageblocks"
 )
 
 const text = "# A\n```sh\none\nmore\n```\n```yaml\na: 1\n```\n```sh\ntwo\n```\n"
