@@ -15,7 +15,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
+	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
 )
 
 // apiServer is the API server of a test, as kubectl sees it.

@@ -6,7 +6,7 @@ package kubestate_test
 import (
 	"testing"
 
-	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
+	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
 	"github.com/cadastre/cadastre/plugins/kubestate/kubestatetest"
 )
 

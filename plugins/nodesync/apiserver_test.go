@@ -15,8 +15,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
-	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
 	"github.com/cadastre/cadastre/plugins/nodesync"
 )
 

@@ -51,7 +51,7 @@ func threads() exceptions {
 		"controller/process.go: AfterFunc":                            "the watchdog of an event, stopped when the event ends",
 		"controller/guard.go: go":                                     "ends the coroutine of a call that has ended its goroutine; ends at once",
 		"ipam/ipamapi/ipamapitest/races.go: go":                       "workers of a test, awaited by it",
-		"plugins/kubestate/apistore/apistoretest/cases.go: Go":        "workers of a test, awaited by it",
+		"internal/testkit/apistoretest/cases.go: Go":                  "workers of a test, awaited by it",
 		"plugins/kubestate/apistore/store.go: AfterFunc":              "ends a request with the store; stopped when the request ends",
 		"plugins/kubestate/apistore/watch.go: AfterFunc":              "ends a watch with the store, and a request with the watch",
 		"plugins/kubestate/apistore/watch.go: go":                     "the streams of a watch; awaited by Close",

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
-	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
 )
 
 // A pool is written as an object, read with all that belongs to a node, and watched. In

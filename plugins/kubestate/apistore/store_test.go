@@ -21,9 +21,9 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/api/v1alpha1"
+	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
-	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -19,8 +19,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
 	"github.com/cadastre/cadastre/internal/testkit/etcdtest"
-	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
 	"github.com/cadastre/cadastre/plugins/restapi/localapi"
 )
 

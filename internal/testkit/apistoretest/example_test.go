@@ -9,9 +9,9 @@ import (
 	"log/slog"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
 	"github.com/cadastre/cadastre/kvdb"
 	"github.com/cadastre/cadastre/plugins/kubestate/apistore"
-	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
 )
 
 // The server does the first creation and answers with an error.

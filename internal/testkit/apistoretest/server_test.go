@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/client-go/rest"
 
-	"github.com/cadastre/cadastre/plugins/kubestate/apistore/apistoretest"
+	"github.com/cadastre/cadastre/internal/testkit/apistoretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
