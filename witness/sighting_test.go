@@ -64,6 +64,10 @@ func TestSightings(t *testing.T) {
 			host.Links = append(host.Links, witness.Link{Index: 8, Name: "eth0"})
 			host.Routes = append(host.Routes, witness.Route{Dst: netip.MustParsePrefix("10.1.5.0/24"), Link: 8})
 		}, false, "no route", ""},
+		"the default route of the host": {wire, route("0.0.0.0/0", ""), true, "the host's route 0.0.0.0/0", ""},
+		"a default route of some sources": {wire, func(w *witness.World, _ *witness.Namespace) {
+			w.Kernel.Namespaces[0].OtherRoutes = []witness.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), Link: 7, Table: 100}}
+		}, false, "no route", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
