@@ -112,7 +112,7 @@ ci: ## what .ci/run does: make test, then the suites in two lanes beside each ot
 
 NIGHTLY := race:EFFORT=10 providers:EFFORT=10 e2e-kube fuzz:FUZZTIME=300000x chaos mutations release-twice
 nightly: ## what takes longer than make ci may: more seeds, all of the Kubernetes tests, long fuzzing and chaos, mutations (hours)
-	$(GO) run ./test/ci -limit 24h -lane "$(NIGHTLY)"
+	$(GO) run ./test/ci -base HEAD -limit 24h -lane "$(NIGHTLY)"
 
 clean: ## remove what the other targets have made
 	rm -rf $(BIN) .run .cache

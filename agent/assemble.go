@@ -29,7 +29,6 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipnet"
 	"github.com/cadastre/cadastre/plugins/kubestate"
 	"github.com/cadastre/cadastre/plugins/nodesync"
-	"github.com/cadastre/cadastre/plugins/nodesync/claims"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
 	"github.com/cadastre/cadastre/plugins/reclaim"
@@ -53,8 +52,6 @@ type assembly struct {
 	ledger     *ledger.Ledger
 	loop       *controller.Controller
 	claimers   *ipam.Claimers
-	idClaimer  *nodesync.IDClaimer
-	claimer    *claims.Claimer
 	conditions *conditionWriter // nil: the store has no Node object
 	warner     *podWarner       // nil: the store has no Pod objects
 	cniList    *listWriter      // nil: the agent writes no CNI list
@@ -181,7 +178,7 @@ func assemble(
 		Random:    d.jitter,
 		Timing:    timing(conf),
 	})
-	a.idClaimer.Attach(a.source, a.ipam)
+	a.claimers.IDs.Attach(a.source, a.ipam)
 	if conf.Cadastre.PodBlocks == contivconf.PodBlocksNetResource {
 		a.reporter = nodeset.NewReporter(nodeset.ReporterDeps{
 			Log:       log,
@@ -248,11 +245,7 @@ func (a *assembly) makeClaimers(d dependencies) (err error) {
 		Now:     a.clock.now,
 		Random:  d.random,
 	})
-	if err != nil {
-		return err
-	}
-	a.idClaimer, a.claimer = a.claimers.IDs, a.claimers.Prefixes
-	return nil
+	return err
 }
 
 // makePlugins makes the plugins in the order in which the event loop calls them.
@@ -267,8 +260,8 @@ func (a *assembly) makePlugins(d dependencies) {
 	a.nodesync = nodesync.NewPlugin(nodesync.Deps{
 		PluginDeps:   deps,
 		ServiceLabel: name,
-		IDClaimer:    a.idClaimer,
-		Claims:       a.claimer,
+		IDClaimer:    a.claimers.IDs,
+		Claims:       a.claimers.Prefixes,
 	})
 	a.podmanager = podmanager.NewPlugin(podmanager.Deps{
 		PluginDeps:   deps,
@@ -297,7 +290,7 @@ func (a *assembly) makePlugins(d dependencies) {
 		d.PodManager = a.podmanager
 		d.Ledger = a.ledger
 		d.Stage = stage
-		d.Claims = a.claimer
+		d.Claims = a.claimers.Prefixes
 		if records != nil {
 			d.Records = records("ipam")
 		}
@@ -313,7 +306,7 @@ func (a *assembly) makePlugins(d dependencies) {
 		MainIP:     a.nodeconfig.MainIP,
 		Transport:  conf.Transport,
 		Dataplane:  a.dataplane(d),
-		Claims:     a.claimer,
+		Claims:     a.claimers.Prefixes,
 	})
 	a.cluster = cluster.New(cluster.Options{
 		Node:     a.node.Name,

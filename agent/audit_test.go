@@ -39,7 +39,7 @@ func TestTheBeatNamesDockersSubnets(t *testing.T) {
 	ask("RequestPool", `{"AddressSpace": "LocalDefault", "Pool": "10.250.5.0/24"}`)
 	ask("RequestAddress", `{"PoolID": "LocalDefault/10.250.5.0/24", "Options": {"RequestAddressType": "com.docker.network.gateway"}}`)
 	subnets := func() []string {
-		x, found, err := m.a.store.Get(t.Context(), kv.BeatKey(m.a.idClaimer.ID()))
+		x, found, err := m.a.store.Get(t.Context(), kv.BeatKey(m.a.claimers.IDs.ID()))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(found).To(BeTrue())
 		beat := &kv.NodeBeat{}

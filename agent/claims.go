@@ -13,12 +13,12 @@ import (
 )
 
 // hasID reports whether the node has an ID.
-func (a *assembly) hasID() bool { return a.idClaimer.ID() != 0 }
+func (a *assembly) hasID() bool { return a.claimers.IDs.ID() != 0 }
 
 // claims returns the states of this node's claims, in order.
 func (a *assembly) claims() []localapi.Claim {
 	all := []localapi.Claim{}
-	for t, s := range a.claimer.All() {
+	for t, s := range a.claimers.Prefixes.All() {
 		c := localapi.Claim{Network: t.Network, Prefix: t.Prefix.String(), Held: s.Held, Since: s.Since.UTC()}
 		if s.Blocker != nil {
 			c.Reason = s.Blocker.String()
@@ -34,7 +34,7 @@ func (a *assembly) claims() []localapi.Claim {
 // hasAddress fails if this node waits for its pinned node address: without it no
 // other node reaches its pods.
 func (a *assembly) hasAddress() error {
-	for t, s := range a.claimer.Waiting() {
+	for t, s := range a.claimers.Prefixes.Waiting() {
 		if t.Network == kv.NodeNetworkClaims && s.Blocker != nil {
 			return fmt.Errorf("waiting for the claim of node address %s: %s", t.Prefix.Addr(), s.Blocker)
 		}

@@ -174,7 +174,7 @@ func TestAClusterThatLosesItsStore(t *testing.T) {
 	for _, m := range members {
 		g.Expect(m.subnet()).To(Equal(subnets[m.name]))
 		g.Expect(m.ask("ADD", "c1")).To(Equal(pods[m.name]))
-		g.Expect(m.a.idClaimer.Problem()).To(BeEmpty())
+		g.Expect(m.a.claimers.IDs.Problem()).To(BeEmpty())
 	}
 }
 
@@ -195,7 +195,7 @@ func TestAnOwnerThatIsTooLate(t *testing.T) {
 	g.Expect(newcomer.subnet()).To(Equal("10.1.1.0/24"))
 
 	owner.start()
-	g.Eventually(func() string { return owner.a.idClaimer.Problem() }, soon, 10*time.Millisecond).Should(ContainSubstring("newcomer"))
+	g.Eventually(func() string { return owner.a.claimers.IDs.Problem() }, soon, 10*time.Millisecond).Should(ContainSubstring("newcomer"))
 	g.Eventually(func() string { return owner.ask("ADD", "c1") }, soon, 10*time.Millisecond).Should(Equal(address), "existing leases are served")
 	g.Expect(owner.ask("ADD", "c2")).To(ContainSubstring("allocates no new address: node ID 1"))
 	g.Expect(owner.a.Status().NodeIDProblem).To(ContainSubstring("newcomer"))

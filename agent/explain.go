@@ -20,7 +20,7 @@ func (a *assembly) explain(req cni.Request, err error) string {
 		Blocks:    a.ledger.Stats(),
 		Shortage:  a.shortage(),
 	}
-	for t, s := range a.claimer.All() {
+	for t, s := range a.claimers.Prefixes.All() {
 		c := explain.Claim{Prefix: t.Prefix, Held: s.Held, Since: s.Since}
 		if s.Blocker != nil {
 			c.Reason = s.Blocker.String()

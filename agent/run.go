@@ -47,7 +47,7 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 		})
 	}
 	a.log.Info("the agent starts",
-		"node", a.node.Name, "nodeID", a.idClaimer.ID(), "instance", a.instance, "version", version.Current(),
+		"node", a.node.Name, "nodeID", a.claimers.IDs.ID(), "instance", a.instance, "version", version.Current(),
 		"stateDir", a.node.StateDir, "socket", a.socket())
 	if n := a.ledger.Rebooted(); n > 0 {
 		a.log.Info("the machine was booted: leases of its sandboxes have ended", "count", n)
@@ -55,8 +55,8 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 	start("event loop", a.loop.Run)
 	start("cluster state", a.source.Run)
 	start("start without the cluster store", a.source.StartLocal)
-	start("node ID", a.idClaimer.Run)
-	start("claims", a.claimer.Run)
+	start("node ID", a.claimers.IDs.Run)
+	start("claims", a.claimers.Prefixes.Run)
 	if a.conditions != nil {
 		start("Node conditions", a.conditions.run)
 	}

@@ -305,12 +305,12 @@ func (j *judge) processOf(m *machine) {
 	if p == nil || !p.a.loop.Status().Resynced {
 		return
 	}
-	if id := p.a.idClaimer.ID(); p.id == 0 {
+	if id := p.a.claimers.IDs.ID(); p.id == 0 {
 		p.id = id
 	} else if p.id != id {
 		j.c.fail("%s changes its node ID from %d to %d while it runs", m.label, p.id, id)
 	}
-	if p.a.Status().NodeIDProblem != p.a.idClaimer.Problem() || p.a.idClaimer.Problem() != "" && p.a.ready() == nil {
+	if p.a.Status().NodeIDProblem != p.a.claimers.IDs.Problem() || p.a.claimers.IDs.Problem() != "" && p.a.ready() == nil {
 		j.c.fail("%s does not say that its node ID is in doubt", m.label)
 	}
 	for _, pool := range p.a.ipam.Pools() {
@@ -371,10 +371,10 @@ func (j *judge) mirrorOf(m *machine, p *process) {
 // How long ago that was is told by the machine's clock, which may have jumped.
 func (j *judge) doubtOf(m *machine, p *process) {
 	heard := m.answers.Load()
-	if p.a.idClaimer.Problem() == "" && m.doubt && m.doubtAt == heard && !j.c.jumped {
+	if p.a.claimers.IDs.Problem() == "" && m.doubt && m.doubtAt == heard && !j.c.jumped {
 		j.c.fail("%s allocates again, and the store has not answered since its node ID was in doubt", m.label)
 	}
-	m.doubt, m.doubtAt = p.a.idClaimer.Problem() != "" && !m.wasFull, heard
+	m.doubt, m.doubtAt = p.a.claimers.IDs.Problem() != "" && !m.wasFull, heard
 }
 
 // termOf wants an agent that the store has not confirmed for long to know it.
@@ -384,7 +384,7 @@ func (j *judge) termOf(m *machine, p *process) {
 	m.mu.Unlock()
 	expire := p.a.conf.Cadastre.NodeIDs.Expire
 	if time.Since(m.calm) > 2*time.Minute && m.now().Sub(heard) > expire*5/6+expire/24 &&
-		p.a.idClaimer.Problem() == "" {
+		p.a.claimers.IDs.Problem() == "" {
 		j.c.fail("%s has not heard of the store for %s and allocates on", m.label, m.now().Sub(heard))
 	}
 }
@@ -406,7 +406,7 @@ func (j *judge) inTouch(m *machine, p *process) {
 	if !j.isCalm(m) {
 		return
 	}
-	id, problem := p.a.idClaimer.ID(), p.a.idClaimer.Problem()
+	id, problem := p.a.claimers.IDs.ID(), p.a.claimers.IDs.Problem()
 	if s := p.a.source.Status(); !s.Connected {
 		j.c.fail("%s does not follow the store: %s", m.label, s.Error)
 	}
@@ -420,16 +420,16 @@ func (j *judge) inTouch(m *machine, p *process) {
 	}
 	for _, other := range j.c.machines {
 		if q := other.running(); q != nil && other != m && j.isCalm(other) && !news &&
-			(q.a.idClaimer.ID() == id || other.name == m.name && epoch == 0) &&
+			(q.a.claimers.IDs.ID() == id || other.name == m.name && epoch == 0) &&
 			problem == "" &&
-			q.a.idClaimer.Problem() == "" {
+			q.a.claimers.IDs.Problem() == "" {
 			j.c.fail(
 				"%s and %s both allocate, with one node ID or one name: %d %s and %d %s",
 				m.label,
 				other.label,
 				id,
 				m.name,
-				q.a.idClaimer.ID(),
+				q.a.claimers.IDs.ID(),
 				other.name,
 			)
 		}

@@ -354,7 +354,7 @@ func (m *machine) add(k ledger.Key) {
 	if p == nil {
 		return
 	}
-	had, doubt, fresh := m.told[k], p.a.idClaimer.Problem(), len(p.a.ledger.ByKey(k)) == 0
+	had, doubt, fresh := m.told[k], p.a.claimers.IDs.Problem(), len(p.a.ledger.ByKey(k)) == 0
 	full := m.disk.full.Load()
 	address, code, msg := p.ask("ADD", k)
 	m.c.say("%s: ADD %s -> %s", m.label, k, cmpText(address, msg))
@@ -366,7 +366,7 @@ func (m *machine) add(k ledger.Key) {
 	case code != 0:
 	case had != "" && had != address:
 		m.c.fail("%s has told %s that it has %s, and now %s", m.label, k, had, address)
-	case had == "" && fresh && doubt != "" && p.a.idClaimer.Problem() != "":
+	case had == "" && fresh && doubt != "" && p.a.claimers.IDs.Problem() != "":
 		m.c.fail("%s allocates %s to %s although its node ID is in doubt: %s", m.label, address, k, doubt)
 	}
 	if code == 0 {

@@ -52,10 +52,10 @@ func (j *judge) repaired(m *machine) {
 		}
 		return
 	}
-	problem := p.a.idClaimer.Problem()
+	problem := p.a.claimers.IDs.Problem()
 	why := "none"
 	if problem != "" {
-		why = j.conflict(m, p.a.idClaimer.ID(), time.Minute)
+		why = j.conflict(m, p.a.claimers.IDs.ID(), time.Minute)
 	}
 	j.c.saw("what is wrong with an agent's node ID: " + why)
 	switch s := p.a.source.Status(); {
@@ -105,7 +105,7 @@ func (j *judge) served(m *machine) {
 		m.check(k)
 	}
 	p, k := m.running(), ledger.Key{Network: "pods", ContainerID: "probe", IfName: "eth0"}
-	if p.a.idClaimer.Problem() != "" {
+	if p.a.claimers.IDs.Problem() != "" {
 		m.add(k)
 		return
 	}
@@ -124,7 +124,7 @@ func (j *judge) served(m *machine) {
 func (j *judge) overlaps(m *machine, p *process) {
 	for _, other := range j.c.machines {
 		q := other.running()
-		if q == nil || other == m || p.a.idClaimer.Problem() != "" || q.a.idClaimer.Problem() != "" {
+		if q == nil || other == m || p.a.claimers.IDs.Problem() != "" || q.a.claimers.IDs.Problem() != "" {
 			continue
 		}
 		for _, a := range p.a.ledger.Stats() {
@@ -140,10 +140,10 @@ func (j *judge) overlaps(m *machine, p *process) {
 // home wants every lease to be in the node's own blocks: to these other nodes
 // send what is for it. Two histories of a pool may have it removed all the same.
 func (j *judge) home(m *machine, p *process) {
-	if p.a.idClaimer.Problem() != "" {
+	if p.a.claimers.IDs.Problem() != "" {
 		return
 	}
-	blocks, epoch := blocksOf(j.c.pools(), p.a.idClaimer.ID()), 0
+	blocks, epoch := blocksOf(j.c.pools(), p.a.claimers.IDs.ID()), 0
 	if epoch, _, _ = j.c.epoch(); epoch > 0 {
 		for _, pool := range j.c.pools() {
 			if pool.State == poolplan.Removed {
@@ -154,7 +154,7 @@ func (j *judge) home(m *machine, p *process) {
 	for k, a := range m.told {
 		in := func(b netip.Prefix) bool { return b.Contains(netip.MustParsePrefix(a).Addr()) }
 		if !slices.ContainsFunc(blocks, in) {
-			j.c.fail("%s has allocated %s to %s, which is in no block of node ID %d", m.label, a, k, p.a.idClaimer.ID())
+			j.c.fail("%s has allocated %s to %s, which is in no block of node ID %d", m.label, a, k, p.a.claimers.IDs.ID())
 		}
 	}
 }
@@ -200,7 +200,7 @@ func (j *judge) southbound(m *machine, p *process) {
 		j.c.fail("%s: %v", m.label, err)
 		return
 	}
-	want := j.c.routes(m, p.a.idClaimer.ID())
+	want := j.c.routes(m, p.a.claimers.IDs.ID())
 	for key := range before {
 		if strings.HasPrefix(key, kv.SinkRoutePrefix) && want[key] == nil {
 			j.c.fail("%s has %s: %v, which leads nowhere", m.label, key, before[key])

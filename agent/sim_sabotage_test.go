@@ -155,7 +155,7 @@ func (c *simCluster) forgetDoubt() {
 	c.newMachine(m.name, m.disk.clone())
 	elapse(3 * time.Minute)
 	for _, m := range c.machines {
-		if p := m.running(); p != nil && p.a.idClaimer.Problem() != "" {
+		if p := m.running(); p != nil && p.a.claimers.IDs.Problem() != "" {
 			p.a.ledger.Suspend("node ID", "")
 			m.add(ledger.Key{Network: "pods", ContainerID: "forgotten", IfName: "eth0"})
 		}

@@ -95,7 +95,7 @@ func (a *assembly) Status() localapi.Status {
 	s := localapi.Status{
 		Version:    version.Current(),
 		NodeName:   a.node.Name,
-		NodeID:     a.idClaimer.ID(),
+		NodeID:     a.claimers.IDs.ID(),
 		Instance:   a.instance,
 		Started:    a.started.UTC(),
 		Suspended:  a.ledger.Suspended(),
@@ -117,7 +117,7 @@ func (a *assembly) Status() localapi.Status {
 	if !k.Away.IsZero() {
 		s.KVDBAway, s.AllocatesUntil = k.Away.UTC(), a.allocatesUntil().UTC()
 	}
-	s.NodeIDGeneration, s.NodeIDProblem = a.idClaimer.Held().Generation, a.idClaimer.Problem()
+	s.NodeIDGeneration, s.NodeIDProblem = a.claimers.IDs.Held().Generation, a.claimers.IDs.Problem()
 	s.ConfigProblem = a.ipam.ConfigDiffers()
 	s.Notes = append(append([]string{}, a.ipam.Notes()...), a.ipnet.Notes()...)
 	for _, key := range k.Unreadable {
@@ -172,7 +172,7 @@ func (a *assembly) Status() localapi.Status {
 // allocatesUntil returns when the node stops allocating if the store stays away, zero for
 // a node that has nothing to allocate from.
 func (a *assembly) allocatesUntil() time.Time {
-	until, claims := a.idClaimer.Until(), a.claimer.Until()
+	until, claims := a.claimers.IDs.Until(), a.claimers.Prefixes.Until()
 	if until.IsZero() || !claims.IsZero() && claims.Before(until) {
 		return claims
 	}
@@ -206,12 +206,12 @@ func (a *assembly) admitAddresses() error {
 
 // clusterState returns the gauges of the node's place in the cluster.
 func (a *assembly) clusterState() restapi.ClusterState {
-	waiting := len(a.claimer.Waiting())
+	waiting := len(a.claimers.Prefixes.Waiting())
 	return restapi.ClusterState{
 		KVDBConnected:  a.source.Status().Connected,
-		NodeIDConflict: a.idClaimer.Problem() != "",
+		NodeIDConflict: a.claimers.IDs.Problem() != "",
 		PoolProblems:   len(a.ipam.Problems()),
-		ClaimsHeld:     len(a.claimer.All()) - waiting,
+		ClaimsHeld:     len(a.claimers.Prefixes.All()) - waiting,
 		ClaimsWaiting:  waiting,
 		ConfigDiffers:  a.ipam.ConfigDiffers() != "",
 	}
@@ -224,7 +224,7 @@ func (a *assembly) clusterViews() clusterViews {
 	return clusterViews{&restapi.ClusterViews{
 		NodeName:   a.node.Name,
 		Instance:   a.instance,
-		NodeID:     a.idClaimer,
+		NodeID:     a.claimers.IDs,
 		Config:     a.conf.Cadastre,
 		ContivConf: a.contivconf,
 		Networks:   a.ipam,

@@ -11,7 +11,7 @@
 //
 // Ligato initialises the plugins in the order of their dependencies and closes them in the
 // opposite one. A program with plugins of its own makes a root like Agent, or takes single
-// plugins: each has Deps, NewPlugin and UseDeps, as those of Ligato have.
+// plugins: each has Deps and NewPlugin.
 //
 // The label of the agent (flag -microservice-label) is the name of the node. An agent runs
 // once in a process: the plugins of Ligato have global parts.

@@ -70,6 +70,7 @@ func TestShortAndExcess(t *testing.T) {
 func TestNeedOfAnInterface(t *testing.T) {
 	one := Counts{Total: 16, Prefixes: 1, FreePrefixes: 1}
 	both := one.plus(Counts{Total: 16, Assigned: 1, Prefixes: 1})
+	mixed := both.plus(Counts{Total: 1}) // a single address is left from before
 	for _, c := range []struct {
 		targets targets
 		mine    Counts
@@ -85,4 +86,6 @@ func TestNeedOfAnInterface(t *testing.T) {
 	} {
 		NewWithT(t).Expect(c.targets.need(c.mine, both)).To(Equal(c.why), "%+v", c)
 	}
+	NewWithT(t).Expect(targets{minimumIPs: 17, prefixes: true}.need(one, mixed)).To(Equal("too few addresses would be left"),
+		"17 are rounded up to two prefixes, and 17 would be left")
 }
