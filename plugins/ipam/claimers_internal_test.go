@@ -24,9 +24,11 @@ func TestAChangeOfClaimsIsNotLostToAFullQueue(t *testing.T) {
 		conf := controller.DefaultConfig()
 		conf.QueueSize = 1
 		loop := controller.New(conf, controller.Deps{Log: slog.New(slog.DiscardHandler)})
-		c := &Claimers{ClaimersDeps: ClaimersDeps{Log: slog.New(slog.DiscardHandler), EventLoop: loop}}
+		told := 0
+		c := &Claimers{ClaimersDeps: ClaimersDeps{Log: slog.New(slog.DiscardHandler), EventLoop: loop, Changed: func() { told++ }}}
 		g.Expect(loop.PushEvent(&nodesync.NodeIDChange{})).To(Succeed())
 		c.changed()
+		g.Expect(told).To(Equal(1))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func() { done <- loop.Run(ctx) }()
