@@ -6,6 +6,7 @@ package ipam
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,11 +25,11 @@ func TestAChangeOfClaimsIsNotLostToAFullQueue(t *testing.T) {
 		conf := controller.DefaultConfig()
 		conf.QueueSize = 1
 		loop := controller.New(conf, controller.Deps{Log: slog.New(slog.DiscardHandler)})
-		told := 0
-		c := &Claimers{ClaimersDeps: ClaimersDeps{Log: slog.New(slog.DiscardHandler), EventLoop: loop, Changed: func() { told++ }}}
+		var told atomic.Int32
+		c := &Claimers{ClaimersDeps: ClaimersDeps{Log: slog.New(slog.DiscardHandler), EventLoop: loop, Changed: func() { told.Add(1) }}}
 		g.Expect(loop.PushEvent(&nodesync.NodeIDChange{})).To(Succeed())
 		c.changed()
-		g.Expect(told).To(Equal(1))
+		g.Expect(told.Load()).To(BeEquivalentTo(1))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func() { done <- loop.Run(ctx) }()
