@@ -19,7 +19,7 @@ const statusInterval = 30 * time.Second
 
 // source is the source of the nodes' addresses for one leadership.
 type source struct {
-	provider netresource.AllocationImplementation
+	provider netresource.Provider
 	// consistency is the time after which a reading shows all earlier changes; negative
 	// if each reading does.
 	consistency time.Duration

@@ -289,7 +289,7 @@ func (p *operator) netResource(term *runner.Term) (c runner.Controller, _ error)
 	client := netresource.NewClient(p.clients.dynamic, 0)
 	pods := netresource.NewPodCount(p.clients.kube)
 	m, err := netresource.New(netresource.Config{
-		Instances:      source.provider,
+		Provider:       source.provider,
 		API:            client,
 		Metrics:        metrics,
 		Pending:        pods.Of,

@@ -23,12 +23,12 @@ var (
 	ErrClosed = errors.New("netresource: the manager is closed")
 )
 
-// AllocationImplementation is a provider of addresses. The manager alone knows the
-// watermarks.
+// AllocationImplementation is a published provider of addresses. The manager calls it through
+// a Provider of its own.
 type AllocationImplementation interface {
 	// CreateNetResource returns the operations for one node; nil refuses the node. It
-	// is called again after it has panicked or has refused the node, and must not
-	// call the manager.
+	// is called again after it has panicked, and for the next version of a node that it has
+	// refused.
 	CreateNetResource(obj *v1alpha1.NetResourceSet, node *NetResource) NetResourceOperations
 	// GetPoolQuota returns the free addresses of all pools.
 	GetPoolQuota() v1alpha1.PoolQuotaMap
@@ -37,42 +37,10 @@ type AllocationImplementation interface {
 	Resync(ctx context.Context) time.Time
 }
 
-// Forgetter is implemented by a provider that keeps state per node.
-type Forgetter interface {
-	// Forget is called when the NetResourceSet of a node was deleted.
-	Forget(nodeName string)
-}
-
-// ChangeTracker is implemented by a provider whose ResyncInterfacesAndIPs shows the whole
-// effect of each call that has succeeded, without a reading. The manager then reads it only
-// periodically, and after calls that have failed.
-type ChangeTracker interface {
-	// TracksChanges reports whether the provider does so.
-	TracksChanges() bool
-}
-
-// IntentReader is implemented by a provider that learns only from the NetResourceSets what is
-// taken. The manager then announces new keys of a pool in IntentAnnotation before it writes
-// them.
-type IntentReader interface {
-	// ReadsIntents reports whether the provider, before its first Resync has returned, takes
-	// announced keys for those of the node that announces them.
-	ReadsIntents() bool
-}
-
-// IPv4Counter is implemented by the NetResourceOperations of a node with two families whose
-// halves of a call may be done one by one. Without it the manager counts the IPv6 addresses of
-// a node that has only those, and would take the first half for the whole.
-type IPv4Counter interface {
-	// CountsIPv4 reports whether the node's IPv4 addresses are counted even if it has none.
-	CountsIPv4() bool
-}
-
-// NetResourceOperations is a provider for one node. Calls of one node do not
-// overlap, but for UpdatedNode and the getters. A call that returns an error may
-// have been done, and ReleaseIPs of what is not there succeeds. A call that takes
-// longer than Config.CallTimeout counts as one that may have been done; while it
-// has not returned, other calls may come, but none of its kind.
+// NetResourceOperations is a published provider for one node. Calls of one node do not
+// overlap. A call that returns an error may have been done, and ReleaseIPs of what is not
+// there succeeds. A call that takes longer than Config.CallTimeout counts as one that may have
+// been done; the next one comes when it has returned.
 type NetResourceOperations interface {
 	// UpdatedNode receives every version of the NetResourceSet.
 	UpdatedNode(obj *v1alpha1.NetResourceSet)

@@ -4,11 +4,7 @@
 package netresource_test
 
 import (
-	"context"
-	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,7 +14,6 @@ import (
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/internal/testkit/clouds/memcloud"
-	"github.com/cadastre/cadastre/operator/netresource"
 	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/netresourcetest/memapi"
 )
@@ -54,7 +49,7 @@ func TestDualStackNodeGrowsAndShrinks(t *testing.T) {
 		config.ReleaseExcess, config.Consistency = true, 5*time.Second
 		r := &rig{t: t, api: memapi.New(), cloud: memcloud.New(cc), agents: map[string]*agent{}}
 		r.api.Changed = r.changed
-		config.Instances = cloudpool.New(cloudpool.Config{Cloud: r.cloud, Pre: 4, IPv4: true, IPv6: true, Consistency: 5 * time.Second, Log: quiet()})
+		config.Provider = cloudpool.New(cloudpool.Config{Cloud: r.cloud, Pre: 4, IPv4: true, IPv6: true, Consistency: 5 * time.Second, Log: quiet()})
 		r.start(config)
 		a := r.add("node", v1alpha1.IPAMSpec{})
 		for _, x := range []struct{ pods, has, interfaces int }{{0, 4, 1}, {20, 24, 3}, {1, 5, 1}, {30, 34, 5}, {0, 4, 1}} {
@@ -95,60 +90,6 @@ func TestStatusDescribesInterfaceBeforeItsFirstAddress(t *testing.T) {
 	})
 }
 
-// singles is a provider of prefixes that lists each of their addresses, as published ones do.
-type singles struct{ *cloudpool.Provider }
-
-type singlesNode struct {
-	netresource.NetResourceOperations
-}
-
-func (p singles) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
-	return singlesNode{p.Provider.CreateNetResource(o, n)}
-}
-
-// addresses returns those of a /28, or the key itself.
-func addresses(key string) (all []string) {
-	p, err := netip.ParsePrefix(key)
-	if err != nil {
-		return []string{key}
-	}
-	for a := p.Addr(); p.Contains(a); a = a.Next() {
-		all = append(all, a.String())
-	}
-	return all
-}
-
-func (n singlesNode) ResyncInterfacesAndIPs(ctx context.Context, log *slog.Logger) (v1alpha1.AllocationMap, error) {
-	prefixes, err := n.NetResourceOperations.ResyncInterfacesAndIPs(ctx, log)
-	all := v1alpha1.AllocationMap{}
-	for key, at := range prefixes {
-		for _, a := range addresses(key) {
-			all[a] = at
-		}
-	}
-	return all, err
-}
-
-func (n singlesNode) PrepareIPRelease(excess int, log *slog.Logger) *netresource.ReleaseAction {
-	a := n.NetResourceOperations.PrepareIPRelease(excess, log)
-	var all []string
-	for _, key := range a.IPsToRelease {
-		all = append(all, addresses(key)...)
-	}
-	a.IPsToRelease = all
-	return a
-}
-
-func (n singlesNode) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) error {
-	whole := map[string]bool{}
-	for _, text := range a.IPsToRelease {
-		whole[netip.PrefixFrom(netip.MustParseAddr(text), 28).Masked().String()] = true
-	}
-	copied := *a
-	copied.IPsToRelease = slices.Sorted(maps.Keys(whole))
-	return n.NetResourceOperations.ReleaseIPs(ctx, &copied)
-}
-
 // The excess counts all addresses of a used prefix as used, also if the provider lists them
 // one by one.
 func TestPrefixesThatAreListedAsAddresses(t *testing.T) {
@@ -158,7 +99,7 @@ func TestPrefixesThatAreListedAsAddresses(t *testing.T) {
 		cc.PrefixLen, config.ReleaseExcess = 28, true
 		r := &rig{t: t, api: memapi.New(), cloud: memcloud.New(cc), agents: map[string]*agent{}}
 		r.api.Changed = r.changed
-		config.Instances = singles{providerOf(r.cloud)}
+		config.Instances = published(r.cloud)
 		r.start(config)
 		a := r.add("node", v1alpha1.IPAMSpec{PreAllocate: 8})
 		a.use(40)

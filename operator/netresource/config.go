@@ -13,9 +13,10 @@ import (
 	"github.com/cadastre/cadastre/api/watermark"
 )
 
-// Config holds the dependencies and settings of a manager. Instances and API are needed.
+// Config holds the dependencies and settings of a manager. A provider and API are needed.
 type Config struct {
-	Instances        AllocationImplementation
+	Provider         Provider
+	Instances        AllocationImplementation // a published one instead
 	API              NetResourceSetGetterUpdater
 	Metrics          MetricsAPI
 	Workers          int64 // nodes at once; at least 1
@@ -32,7 +33,7 @@ type Config struct {
 	// CallTimeout is the deadline of a call of the provider for one node; 0: 30
 	// seconds.
 	CallTimeout time.Duration
-	ReadTimeout time.Duration // deadline of Resync; 0: 2 minutes
+	ReadTimeout time.Duration // deadline of a reading of the provider; 0: 2 minutes
 
 	// Fence returns nil if this manager still led at some moment after the call. It
 	// is called before each write and each call of the provider; nil: there is no

@@ -12,22 +12,25 @@
 // ResyncInterval and after each change at the provider. After its own change a
 // round decides nothing before a younger reading of the provider, so that it does
 // not repeat a call that was half done. After a call that has succeeded, a provider
-// that tracks its changes (ChangeTracker) needs no reading. Rounds of one node follow
+// that tracks its changes (Traits) needs no reading. Rounds of one node follow
 // each other; those of different nodes run in parallel.
 //
 // # Calls of the provider
 //
-// A provider limits the rate of its own requests (cloud/budget): the manager does not. A
-// node whose call has failed waits, with back-off. While the provider cannot be read nothing
-// is changed.
+// A Provider is the contract. A provider limits the rate of its own requests
+// (cloud/budget): the manager does not. A node whose call has failed waits, with back-off.
+// While the provider cannot be read nothing is changed.
 //
-// Each call has a deadline (CallTimeout, ReadTimeout) and its own goroutine. A
-// long call holds up no other node: it soon frees its worker's slot. After the
-// deadline its outcome is unknown. The manager makes no second call of its kind for
-// the node before the first has returned, or a reading of the provider has shown
-// its outcome. A gauge counts such calls, and the status of the node reports them.
-// A provider that panics, or returns neither a result nor an error, has failed for
-// that node only.
+// Each call has a deadline (CallTimeout, ReadTimeout); a long one holds up no other node: it
+// soon frees its worker's slot. If the deadline has ended it, its outcome is unknown, and the
+// provider is read before the next decision. A provider that panics has failed for that node
+// only. For the nodes of one name there is one call at a time, and a deleted node is forgotten
+// before the next one of its name is served.
+//
+// A published provider (AllocationImplementation) is called through an adapter, since it may
+// ignore its context. A call that goes on after its deadline is left alone, a gauge counts it,
+// and the status of its node reports it. The next call for the node comes after it has
+// returned and the provider was read.
 //
 // The manager writes an address to the spec after the status that describes it.
 // It releases at the provider only what the API server has accepted as released.
@@ -50,6 +53,6 @@
 // Any goroutine may call any method. Start returns when the provider has been read
 // once; what it starts ends with its context or with Close, which waits for it.
 //
-// Providers implement AllocationImplementation: clusterpool allocates blocks of
-// AddressPools, cloudpool addresses and prefixes of the interfaces of a cloud.
+// Providers: clusterpool allocates blocks of AddressPools, cloudpool addresses and prefixes of
+// the interfaces of a cloud.
 package netresource

@@ -5,7 +5,6 @@ package netresource_test
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -36,7 +35,7 @@ func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
 		}
 		cloud, api := memcloud.New(cc), memapi.New()
 		provider := providerOf(cloud)
-		config.Instances, config.API = provider, api
+		config.Provider, config.API = provider, api
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		nrs := &v1alpha1.NetResourceSet{}
@@ -45,7 +44,8 @@ func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
 		nrs, err = api.Create(nrs)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(m.Create(nrs)).To(Succeed())
-		before := provider.Resync(t.Context())
+		before, err := provider.Read(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
 		m.SetInstancesAPIReadiness(true)
 		time.Sleep(time.Second)
 		g.Expect(m.Get("node").MaintainIPPool(t.Context())).NotTo(Succeed())
@@ -57,7 +57,9 @@ func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
 			g.Expect(m.Get("node").MaintainIPPool(t.Context())).To(Succeed())
 			g.Expect(cloud.Calls()["create"]).To(Equal(1), "a reading from before the call says nothing")
 		}
-		m.Resync(t.Context(), provider.Resync(t.Context()))
+		now, err := provider.Read(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		m.Resync(t.Context(), now)
 		g.Expect(m.Get("node").MaintainIPPool(t.Context())).To(Succeed())
 		g.Expect(cloud.Calls()["create"]).To(Equal(1), "it was done")
 		g.Expect(m.Get("node").Pool()).To(HaveLen(8))
@@ -68,38 +70,32 @@ func TestNothingIsAskedForTwiceInDoubt(t *testing.T) {
 }
 
 // forgetful is a provider that shows what was released for another 20 seconds.
-type forgetful struct{ *cloudpool.Provider }
-
-type forgetfulNode struct {
-	netresource.NetResourceOperations
+type forgetful struct {
+	*cloudpool.Provider
 
 	mu   sync.Mutex
 	gone map[string]time.Time
 }
 
-func (f forgetful) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
-	return &forgetfulNode{NetResourceOperations: f.Provider.CreateNetResource(o, n), gone: map[string]time.Time{}}
-}
-
-func (n *forgetfulNode) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (f *forgetful) Release(ctx context.Context, set *v1alpha1.NetResourceSet, a *netresource.ReleaseAction) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, key := range a.IPsToRelease {
-		n.gone[key] = time.Now()
+		f.gone[key] = time.Now()
 	}
-	return n.NetResourceOperations.ReleaseIPs(ctx, a)
+	return f.Provider.Release(ctx, set, a)
 }
 
-func (n *forgetfulNode) ResyncInterfacesAndIPs(ctx context.Context, log *slog.Logger) (v1alpha1.AllocationMap, error) {
-	all, err := n.NetResourceOperations.ResyncInterfacesAndIPs(ctx, log)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for key, at := range n.gone {
+func (f *forgetful) State(ctx context.Context, set *v1alpha1.NetResourceSet) (netresource.State, error) {
+	s, err := f.Provider.State(ctx, set)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, at := range f.gone {
 		if time.Since(at) < 20*time.Second {
-			all[key] = v1alpha1.AllocationIP{}
+			s.Available[key] = v1alpha1.AllocationIP{}
 		}
 	}
-	return all, err
+	return s, err
 }
 
 func TestReleasedAddressIsNotAllocatedWhileTheProviderStillShowsIt(t *testing.T) {
@@ -108,7 +104,7 @@ func TestReleasedAddressIsNotAllocatedWhileTheProviderStillShowsIt(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, cloud, config)
 		_ = r.manager.Close()
-		config.Instances = forgetful{providerOf(r.cloud)}
+		config.Provider = &forgetful{Provider: providerOf(r.cloud), gone: map[string]time.Time{}}
 		r.start(config)
 		a := r.add("node", v1alpha1.IPAMSpec{PreAllocate: 4})
 		for round := range 10 {
@@ -142,7 +138,7 @@ func TestWhatWasReadyInAnotherLifeIsAskedAgain(t *testing.T) {
 		g := NewWithT(t)
 		api, provider := memapi.New(), clusterpool.New(clusterpool.Config{})
 		_, config := defaults()
-		config.Instances, config.API, config.ReleaseExcess = provider, api, true
+		config.Provider, config.API, config.ReleaseExcess = provider, api, true
 		nrs := &v1alpha1.NetResourceSet{}
 		nrs.Name, nrs.Spec.IPAM.PreAllocate = "node", 8
 		nrs.Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.0/28": {}, "10.0.0.16/28": {}, "10.0.0.32/28": {}}

@@ -149,8 +149,8 @@ func (f fleet) ours(t *testing.T) (res result) {
 		r := &rig{t: t, api: memapi.New(), cloud: machines, agents: map[string]*agent{}}
 		r.api.Changed = r.changed
 		r.start(netresource.Config{
-			Instances: cloudpool.New(cloudpool.Config{Cloud: m, Log: quiet()}),
-			Workers:   50, ReleaseExcess: true, Log: quiet(), Random: seeded(),
+			Provider: cloudpool.New(cloudpool.Config{Cloud: m, Log: quiet()}),
+			Workers:  50, ReleaseExcess: true, Log: quiet(), Random: seeded(),
 		})
 		rest(40 * time.Second)
 		for i := range f.nodes {

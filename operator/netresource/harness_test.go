@@ -71,8 +71,8 @@ func newRig(t testing.TB, cc memcloud.Config, c netresource.Config) *rig {
 // start makes a manager, another one if there was one.
 func (r *rig) start(c netresource.Config) {
 	c.API = r.api
-	if c.Instances == nil {
-		c.Instances = providerOf(r.cloud)
+	if c.Instances == nil && c.Provider == nil {
+		c.Provider = providerOf(r.cloud)
 	}
 	m, err := netresource.New(c)
 	if err != nil {

@@ -5,8 +5,10 @@ package netresource_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 
 	"testing"
 	"testing/synctest"
@@ -17,7 +19,6 @@ import (
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/internal/testkit/clouds/memcloud"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/cloudpool"
 	"github.com/cadastre/cadastre/operator/netresource/netresourcetest/memapi"
 )
 
@@ -65,32 +66,6 @@ func TestACallReturnsAfterItsNodeWasMadeAgain(t *testing.T) {
 	}
 }
 
-// A call whose outcome was read back long ago says nothing, when it returns, of the
-// one that is under way now.
-func TestACallReturnsAfterTheNextOneHasBegun(t *testing.T) {
-	withUnwell(t, func(g *WithT, r *rig, u *unwell, _ func(), _ *gauges) {
-		first, second := make(chan struct{}), make(chan struct{})
-		a := r.add("a", v1alpha1.IPAMSpec{PreAllocate: 8})
-		rest(time.Minute)
-		u.put("answer of AllocateIPs a", func() { <-first })
-		a.use(4)
-		rest(2 * time.Minute)
-		g.Expect(r.level("a")).To(Equal([2]int{12, 4}))
-		u.put("answer of AllocateIPs a", nil)
-		u.put("AllocateIPs a", func() { <-second })
-		a.use(8)
-		rest(2 * time.Minute)
-		made := u.count("CreateInterface a")
-		close(first)
-		rest(2 * time.Minute)
-		g.Expect([]int{u.count("AllocateIPs a"), u.count("CreateInterface a")}).To(Equal([]int{2, made}))
-		close(second)
-		rest(2 * time.Minute)
-		g.Expect(r.level("a")).To(Equal([2]int{16, 8}))
-		r.consistent("a")
-	})
-}
-
 // What a call gives back that has not returned is not in the pool of a node that was
 // made again: its agent would let pods have it.
 func TestAReleaseReturnsAfterItsNodeWasMadeAgain(t *testing.T) {
@@ -112,6 +87,80 @@ func TestAReleaseReturnsAfterItsNodeWasMadeAgain(t *testing.T) {
 		rest(2 * time.Minute)
 		g.Expect(a.lacks()).To(BeZero())
 		r.consistent("a")
+	})
+}
+
+// The cloud shows for a while what was released late: no agent gets it from the pool.
+func TestWhatIsReleasedLateIsNotInThePool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, slow, spec := NewWithT(t), make(chan struct{}), v1alpha1.IPAMSpec{PreAllocate: 4}
+		cloud, config := defaults()
+		cloud.Lag, config.ReleaseExcess = 20*time.Second, true
+		r := &rig{t: t, api: memapi.New(), cloud: memcloud.New(cloud), agents: map[string]*agent{}}
+		r.api.Changed = r.changed
+		u := newUnwell(r.cloud)
+		config.Instances = u
+		r.start(config)
+		a := r.add("a", spec)
+		rest(time.Minute)
+		a.use(12)
+		rest(2 * time.Minute)
+		u.put("ReleaseIPs a", func() { <-slow })
+		a.use(0)
+		rest(2 * time.Minute)
+		u.put("ReleaseIPs a", nil)
+		a = r.again("a", spec)
+		close(slow)
+		for i := range 60 {
+			rest(time.Second)
+			a.use(i % 16)
+			real := map[string]bool{}
+			for _, b := range r.cloud.Units("a") {
+				real[b.Addr().String()] = true
+			}
+			a.mu.Lock()
+			for l := range a.leases {
+				g.Expect(real).To(HaveKey(l), "%s is leased and not the node's", l)
+			}
+			a.mu.Unlock()
+		}
+		g.Expect(r.manager.Close()).To(Succeed())
+	})
+}
+
+// A published provider takes its own time between two calls: the manager may have lost the
+// leadership meanwhile.
+func TestADeposedManagerMakesNoSecondCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		cloud, config := defaults()
+		var deposed atomic.Bool
+		config.Fence = func(context.Context) error {
+			if deposed.Load() {
+				return errors.New("another one leads")
+			}
+			return nil
+		}
+		cloud.Fault = func(c memcloud.Call) memcloud.Fault {
+			if c.What == "assign" {
+				deposed.Store(true)
+				return memcloud.Refuse
+			}
+			return memcloud.None
+		}
+		r := &rig{t: t, api: memapi.New(), cloud: memcloud.New(cloud), agents: map[string]*agent{}}
+		r.api.Changed = r.changed
+		u := newUnwell(r.cloud)
+		config.Instances = u
+		r.start(config)
+		a := r.add("a", v1alpha1.IPAMSpec{PreAllocate: 8})
+		rest(time.Minute)
+		g.Expect(u.count("CreateInterface a")).To(Equal(1))
+		a.use(4)
+		rest(time.Minute)
+		g.Expect(deposed.Load()).To(BeTrue())
+		g.Expect(u.count("CreateInterface a")).To(Equal(1))
+		g.Expect(r.manager.Close()).To(Succeed())
 	})
 }
 
@@ -146,10 +195,8 @@ func (p refusing) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.N
 	if p.enter("CreateNetResource " + o.Name); o.Name == "a" {
 		return nil
 	}
-	return p.Provider.CreateNetResource(o, n)
+	return p.foreign.CreateNetResource(o, n)
 }
-
-func (p refusing) Forget(name string) { p.enter("Forget " + name) }
 
 // bench is a manager with a provider that is unwell, without agents.
 func bench(t *testing.T, of func(*unwell) netresource.AllocationImplementation, test func(g *WithT, m *netresource.NetResourceSetManager, api *memapi.API, u *unwell)) {
@@ -164,6 +211,18 @@ func bench(t *testing.T, of func(*unwell) netresource.AllocationImplementation, 
 		defer func() { g.Expect(m.Close()).To(Succeed()) }()
 		test(g, m, api, u)
 	})
+}
+
+// A node that the provider refuses is asked for again with its next version.
+func TestANodeIsRefused(t *testing.T) {
+	bench(t, func(u *unwell) netresource.AllocationImplementation { return refusing{u} },
+		func(g *WithT, m *netresource.NetResourceSetManager, _ *memapi.API, u *unwell) {
+			for range 2 {
+				g.Expect(m.Update(named("a"))).To(MatchError(netresource.ErrRefused))
+				g.Expect(m.GetNames()).To(BeEmpty())
+			}
+			g.Expect(u.count("CreateNetResource a")).To(Equal(2))
+		})
 }
 
 // A node that the provider refuses is not the manager's, also if the answer comes late.
@@ -181,7 +240,7 @@ func TestANodeIsRefusedLate(t *testing.T) {
 			g.Expect(m.GetNames()).To(BeEmpty())
 			writes := api.Writes()
 			rest(10 * time.Minute)
-			g.Expect(u.count("CreateNetResource a")).To(Equal(1), "it is not asked for again and again")
+			g.Expect(u.count("CreateNetResource a")).To(Equal(2), "once more for the answer that came late, not again and again")
 			g.Expect(api.Writes()).To(Equal(writes), "its NetResourceSet is not the manager's to write")
 		})
 }
@@ -201,26 +260,23 @@ func TestANodeThatIsDeletedStaysDeleted(t *testing.T) {
 			close(slow)
 			rest(time.Minute)
 			g.Expect(m.GetNames()).To(BeEmpty())
-			g.Expect(u.count("Forget b")).To(BeNumerically(">=", 1), "the provider knows it")
 		})
 }
 
-// What a provider forgets late is not what it has made for the next node of the name.
-func TestANodeIsMadeAfterTheOneBeforeIsForgotten(t *testing.T) {
-	bench(t, func(u *unwell) netresource.AllocationImplementation { return refusing{u} },
-		func(g *WithT, m *netresource.NetResourceSetManager, _ *memapi.API, u *unwell) {
-			slow := make(chan struct{})
-			u.put("Forget b", func() { <-slow })
-			g.Expect(m.Update(named("b"))).To(Succeed())
-			g.Expect(m.Delete("b")).To(Succeed())
-			g.Expect(m.Update(named("b"))).To(Succeed())
-			rest(time.Hour)
-			g.Expect(u.count("CreateNetResource b")).To(Equal(1), "the provider still forgets")
-			close(slow)
-			rest(time.Millisecond)
-			g.Expect(u.count("CreateNetResource b")).To(Equal(2))
-			g.Expect(m.Get("b").Ops()).NotTo(BeNil())
-		})
+// A plan that comes after its deadline leads to no call: another manager may lead by then.
+func TestAPlanThatComesLateLeadsToNoCall(t *testing.T) {
+	withUnwell(t, func(g *WithT, r *rig, u *unwell, _ func(), _ *gauges) {
+		slow := make(chan struct{})
+		a := r.add("a", v1alpha1.IPAMSpec{PreAllocate: 8})
+		rest(time.Minute)
+		u.put("PrepareIPAllocation a", func() { <-slow })
+		a.use(4)
+		rest(time.Minute)
+		u.put("ResyncInterfacesAndIPs a", func() { panic("nothing more is decided") })
+		close(slow)
+		rest(time.Minute)
+		g.Expect(u.count("AllocateIPs a")).To(BeZero())
+	})
 }
 
 // A call that ends its goroutine is one that has panicked.
@@ -261,6 +317,10 @@ func TestTheProviderIsNotCalledAfterClose(t *testing.T) {
 		g.Expect(m.Get("b").Ops()).To(BeNil())
 		g.Expect(u.count("UpdatedNode a")).To(Equal(before))
 		g.Expect(u.count("CreateNetResource b")).To(BeZero())
+		before = u.count("ResyncInterfacesAndIPs a")
+		m.SetInstancesAPIReadiness(true)
+		_ = m.Get("a").MaintainIPPool(t.Context())
+		g.Expect(u.count("ResyncInterfacesAndIPs a")).To(Equal(before))
 	})
 }
 
@@ -269,7 +329,7 @@ func TestAnInstanceIsNotMissedBeforeTheProviderIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		cloud, config := defaults()
-		config.Instances, config.API = unread{providerOf(memcloud.New(cloud))}, memapi.New()
+		config.Instances, config.API = unread{published(memcloud.New(cloud))}, memapi.New()
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(m.Update(named("a"))).To(Succeed())
@@ -280,14 +340,14 @@ func TestAnInstanceIsNotMissedBeforeTheProviderIsRead(t *testing.T) {
 }
 
 // unread is a provider that knows no instance yet.
-type unread struct{ *cloudpool.Provider }
+type unread struct{ *foreign }
 
 type unreadNode struct {
 	netresource.NetResourceOperations
 }
 
 func (p unread) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
-	return unreadNode{p.Provider.CreateNetResource(o, n)}
+	return unreadNode{p.foreign.CreateNetResource(o, n)}
 }
 
 func (unreadNode) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.AllocationMap, error) {

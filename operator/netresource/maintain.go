@@ -4,7 +4,6 @@
 package netresource
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,11 +36,11 @@ func (n *NetResource) resync(ctx context.Context, syncTime time.Time) {
 	if syncTime.After(n.waitsFor) {
 		n.waitsFor = time.Time{}
 	}
-	n.release.read(syncTime, n.manager.config.Consistency, n.available)
+	n.release.read(syncTime, n.manager.config.Consistency, n.state.Available)
 	n.mu.Unlock()
-	n.recalculate(ctx, 0)
+	n.recalculate(ctx)
 	n.mu.Lock()
-	if n.known && n.stats.NeededIPs == 0 && n.unresolved == nil && len(n.resource.Status.IPAM.ReleaseIPs) == 0 {
+	if n.known && n.stats.NeededIPs == 0 && len(n.resource.Status.IPAM.ReleaseIPs) == 0 {
 		n.full, n.lastError = "", ""
 	}
 	n.mu.Unlock()
@@ -67,13 +66,13 @@ func (n *NetResource) round(ctx context.Context) error {
 		m.maintain.Add(n.name, "retry", wait)
 		return nil
 	}
-	n.recalculate(ctx, 0)
+	n.recalculate(ctx)
 	if !n.due() {
 		return n.writeOrRetry(ctx)
 	}
 	mutated, err := n.change(ctx)
 	now := m.config.Now()
-	if err == nil && m.tracks() {
+	if err == nil && m.provider.Traits().TracksChanges {
 		mutated = false // its effect is known: the NetResourceSet that is written leads to the next round
 	}
 	n.mu.Lock()
@@ -90,7 +89,7 @@ func (n *NetResource) round(ctx context.Context) error {
 		n.lastError = err.Error()
 	}
 	n.mu.Unlock()
-	n.recalculate(ctx, 0)
+	n.recalculate(ctx)
 	if mutated {
 		m.resync.Add(resyncKey, "changed", 0)
 	}
@@ -144,106 +143,50 @@ func (n *NetResourceSetManager) pauseAfter(failures int) time.Duration {
 
 // change releases addresses or allocates some, never both in one round.
 func (n *NetResource) change(ctx context.Context) (mutated bool, err error) {
-	mutated, err = n.releaseAccepted(ctx)
-	if mutated || err != nil && !errors.Is(err, ErrUnderWay) {
+	if mutated, err = n.releaseAccepted(ctx); mutated || err != nil {
 		return mutated, err
 	}
 	n.mu.Lock()
 	n.full = ""
 	n.count()
-	needed, burst := n.stats.NeededIPs, n.limits.burst
-	request := n.marks().Request(n.level)
+	needed, burst := n.stats.NeededIPs, n.state.Burst
+	wanted := n.marks().Request(n.level)
 	n.mu.Unlock()
 	if burst > 0 {
-		request = max(needed, request)
+		wanted = max(needed, wanted)
 	}
 	if needed == 0 {
-		return false, err
-	}
-	mutated, err2 := n.allocate(ctx, request)
-	return mutated, errors.Join(err, err2)
-}
-
-// allocate allocates up to request addresses on an existing interface, or on a new one.
-// A reading follows each call after an error, and unless the provider is a ChangeTracker.
-func (n *NetResource) allocate(ctx context.Context, request int) (mutated bool, err error) {
-	if err := n.checkUnresolved(); err != nil {
-		return false, err
-	}
-	m := n.manager.config.Metrics
-	a, err := n.prepareAllocation(ctx)
-	if err != nil {
-		return false, fmt.Errorf("prepare the allocation of %d addresses: %w", request, err)
-	}
-	n.mu.Lock()
-	n.stats.RemainingInterfaces = a.AvailableInterfaces
-	n.mu.Unlock()
-	if room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6); room > 0 {
-		a.MaxIPsToAllocate = min(room, request)
-		// Published providers take what is available, and do not look at the maximum.
-		a.AvailableForAllocationIPv4 = min(a.AvailableForAllocationIPv4, a.MaxIPsToAllocate)
-		a.AvailableForAllocationIPv6 = min(a.AvailableForAllocationIPv6, a.MaxIPsToAllocate)
-		if err := n.manager.checkFence(ctx); err != nil {
-			return false, err
-		}
-		_, err = n.allocateMore(
-			ctx,
-			opAllocate,
-			func(ctx context.Context, ops NetResourceOperations) (allocated, error) {
-				return allocated{}, ops.AllocateIPs(ctx, a)
-			},
-		)
-		if err == nil {
-			m.IncAllocationAttempt("success", string(a.PoolID))
-			m.AddIPAllocation(string(a.PoolID), int64(a.MaxIPsToAllocate))
-			n.log.Info("the node is given addresses", "pool", a.PoolID, "interface", a.InterfaceID,
-				"addresses", a.MaxIPsToAllocate)
-			return true, nil
-		}
-		m.IncAllocationAttempt("ip assignment failed", string(a.PoolID))
-		err = fmt.Errorf(
-			"allocate %d addresses of pool %q on interface %q: %w",
-			a.MaxIPsToAllocate,
-			a.PoolID,
-			a.InterfaceID,
-			err,
-		)
-		if errors.Is(err, ErrUnderWay) {
-			return false, err
-		}
-		if errors.Is(err, ErrThrottled) || errors.Is(err, ErrUnknownOutcome) || ctx.Err() != nil ||
-			a.AvailableInterfaces == 0 {
-			return true, err
-		}
-		n.log.Warn("creating another interface, because the first allocation has failed", "error", err)
-	}
-	if a.AvailableInterfaces == 0 {
-		n.reportCapacity(request)
 		return false, nil
 	}
-	a.MaxIPsToAllocate = request
+	return n.allocate(ctx, wanted)
+}
+
+// allocate allocates up to wanted addresses. A reading follows each call after an error, and
+// unless the provider tracks its changes.
+func (n *NetResource) allocate(ctx context.Context, wanted int) (mutated bool, err error) {
 	if err := n.manager.checkFence(ctx); err != nil {
-		return true, err
+		return false, err
 	}
-	got, err2 := n.allocateMore(
-		ctx,
-		opInterface,
-		func(ctx context.Context, ops NetResourceOperations) (got allocated, err error) {
-			got.addresses, got.phrase, err = ops.CreateInterface(ctx, a, n.log)
-			return got, err
-		},
-	)
-	if err2 != nil {
-		m.IncAllocationAttempt(cmp.Or(got.phrase, "interface creation failed"), string(a.PoolID))
-		return err != nil ||
-				!errors.Is(err2, ErrUnderWay), errors.Join(
-				err,
-				fmt.Errorf("create an interface with %d addresses: %w", request, err2),
-			)
+	set, m := n.newest(), n.manager.config.Metrics
+	got, err := nodeCall(ctx, n, "Allocate", func(ctx context.Context) (Allocation, error) {
+		return n.manager.provider.Allocate(ctx, set, wanted)
+	})
+	n.mu.Lock()
+	n.stats.RemainingInterfaces = got.Interfaces
+	n.mu.Unlock()
+	switch {
+	case err != nil:
+		if got.Failed != "" {
+			m.IncAllocationAttempt(got.Failed, string(got.Pool))
+		}
+		return got.Failed != "" || errors.Is(err, ErrUnknownOutcome), err
+	case got.Addresses == 0:
+		n.reportCapacity(wanted)
+		return false, nil
 	}
-	m.IncAllocationAttempt("success", string(a.PoolID))
-	m.AddIPAllocation(string(a.PoolID), int64(got.addresses))
-	n.log.Info("the node is given an interface with addresses", "pool", a.PoolID, "addresses", got.addresses)
+	m.IncAllocationAttempt("success", string(got.Pool))
+	m.AddIPAllocation(string(got.Pool), int64(got.Addresses))
+	n.log.Info("the node is given addresses", "pool", got.Pool, "interface", got.Interface, "addresses", got.Addresses)
 	return true, nil
 }
 
@@ -273,8 +216,8 @@ func (n *NetResource) plan(ctx context.Context) error {
 	n.count()
 	entries, level := n.resource.Status.IPAM.ReleaseIPs, n.level
 	needed, excess := n.marks().Needed(level), n.stats.ExcessIPs
-	n.release.begin(entries, n.available)
-	if !n.manager.config.ReleaseExcess || n.limits.burst > 0 {
+	n.release.begin(entries, n.state.Available)
+	if !n.manager.config.ReleaseExcess || n.state.Burst > 0 {
 		needed, excess = math.MaxInt, 0
 	}
 	if needed > 0 {
@@ -303,12 +246,15 @@ func (n *NetResource) candidates(ctx context.Context, excess int, level watermar
 	if ripe == 0 {
 		return nil
 	}
-	a, err := n.prepareRelease(ctx, ripe+level.GivingBack)
-	if err != nil || a == nil {
+	set := n.newest()
+	spare, err := nodeCall(ctx, n, "Spare", func(ctx context.Context) ([]string, error) {
+		return n.manager.provider.Spare(ctx, set, ripe+level.GivingBack)
+	})
+	if err != nil {
 		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.release.choose(a.IPsToRelease, ripe, n.resource.Status.IPAM.ReleaseIPs)
+	n.release.choose(spare, ripe, n.resource.Status.IPAM.ReleaseIPs)
 	return nil
 }

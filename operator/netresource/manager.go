@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cadastre/cadastre/api/v1alpha1"
@@ -20,15 +21,20 @@ import (
 // NetResourceSetManager keeps the addresses of all nodes at their watermarks. Use New.
 type NetResourceSetManager struct {
 	config   Config
-	calls    *calls
+	provider Provider
+	open     context.Context // until Close
+	shut     context.CancelFunc
 	gate     *runner.Gate
 	maintain *runner.Queue // by node
 	sync     *runner.Queue // by node
 	resync   *runner.Queue // one key
 
+	unanswered atomic.Int64 // calls without an answer by their deadline since the last reading
+
 	mu      sync.Mutex
 	nodes   map[string]*NetResource
-	refused map[string]bool // nodes that the provider refuses
+	leaving map[string]chan struct{} // turns of deleted nodes that the provider has not forgotten yet
+	refused map[string]bool          // nodes that the provider refuses
 	ready   bool
 	started bool
 	begun   time.Time // start of the newest reading of the provider
@@ -53,20 +59,30 @@ func NewNetResourceSetManager(
 
 // New returns a manager that does nothing before Start.
 func New(c Config) (*NetResourceSetManager, error) {
-	if c.Instances == nil || c.API == nil {
-		return nil, errors.New("make a manager of NetResourceSets: Config.Instances and Config.API must both be given")
+	if (c.Provider == nil) == (c.Instances == nil) || c.API == nil {
+		return nil, errors.New(
+			"make a manager of NetResourceSets: want Config.API, and one of Config.Provider and Config.Instances",
+		)
 	}
 	c = c.withDefaults()
-	return &NetResourceSetManager{
+	open, shut := context.WithCancel(context.Background())
+	m := &NetResourceSetManager{
 		config:   c,
-		calls:    newCalls(&c),
+		provider: c.Provider,
+		open:     open,
+		shut:     shut,
 		gate:     runner.NewGate(c.Fence, fenceTimeout),
 		nodes:    map[string]*NetResource{},
+		leaving:  map[string]chan struct{}{},
 		refused:  map[string]bool{},
 		maintain: runner.NewQueue(c.TriggerInterval, c.Metrics.PoolMaintainerTrigger(), c.Now),
 		sync:     runner.NewQueue(c.TriggerInterval, c.Metrics.K8sSyncTrigger(), c.Now),
 		resync:   runner.NewQueue(max(c.TriggerInterval, c.ResyncInterval/30), c.Metrics.ResyncTrigger(), c.Now),
-	}, nil
+	}
+	if m.provider == nil {
+		m.provider = newPublished(m)
+	}
+	return m, nil
 }
 
 // resyncKey is the only key of the resync queue.
@@ -87,8 +103,10 @@ func (n *NetResourceSetManager) Start(ctx context.Context) error {
 	n.started, n.stop = true, cancel
 	n.mu.Unlock()
 	err := n.takeOver(ctx)
-	if err == nil && !n.read(ctx) {
-		err = fmt.Errorf("read the provider: %w", ErrNotReady)
+	if err == nil {
+		if err = n.read(ctx); err != nil {
+			err = fmt.Errorf("%w: %w", ErrNotReady, err)
+		}
 	}
 	if err != nil {
 		cancel()
@@ -115,45 +133,40 @@ func (n *NetResourceSetManager) Close() error {
 	n.mu.Lock()
 	stop := n.stop
 	n.mu.Unlock()
+	n.shut()
 	if stop != nil {
 		stop()
 	}
 	n.work.Wait()
-	return n.calls.close()
-}
-
-// tracks reports whether a call of the provider that has succeeded needs no reading.
-func (n *NetResourceSetManager) tracks() bool {
-	t, ok := n.config.Instances.(ChangeTracker)
-	return ok && t.TracksChanges()
-}
-
-// read makes the provider read its state, and reports whether it could.
-func (n *NetResourceSetManager) read(ctx context.Context) bool {
-	begun, err := request[time.Time]{
-		operation: operation{name: opRead}, deadline: n.config.ReadTimeout,
-		do: func(ctx context.Context) (time.Time, error) { return n.config.Instances.Resync(ctx), nil },
-	}.run(ctx, n.calls)
-	if err != nil && ctx.Err() == nil {
-		n.config.Log.Warn("read the provider", "error", err)
+	if p, ok := n.provider.(*published); ok {
+		return p.close()
 	}
-	n.SetInstancesAPIReadiness(!begun.IsZero())
+	return nil
+}
+
+// read makes the provider read its state.
+func (n *NetResourceSetManager) read(ctx context.Context) error {
+	began, err := call(ctx, n, "Read", n.config.ReadTimeout, n.provider.Read)
+	n.SetInstancesAPIReadiness(err == nil)
+	if err != nil {
+		return fmt.Errorf("read the provider: %w", err)
+	}
+	n.unanswered.Store(0)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if begun.After(n.begun) {
-		n.begun = begun
+	if began.After(n.begun) {
+		n.begun = began
 	}
-	return n.ready
+	return nil
 }
 
 func (n *NetResourceSetManager) resyncAll(ctx context.Context, _ string) {
 	defer n.resync.Add(resyncKey, "periodic", n.config.ResyncInterval)
-	if !n.read(ctx) {
-		if ctx.Err() != nil {
-			return
+	if err := n.read(ctx); err != nil {
+		if ctx.Err() == nil {
+			n.config.Log.Warn("nothing is changed until the provider can be read, trying again", "error", err)
+			n.resync.Add(resyncKey, "retry", n.config.RetryInterval)
 		}
-		n.config.Log.Warn("the provider cannot be read: nothing is changed until it can")
-		n.resync.Add(resyncKey, "retry", n.config.RetryInterval)
 		return
 	}
 	n.mu.Lock()
@@ -170,9 +183,6 @@ func (n *NetResourceSetManager) Resync(ctx context.Context, syncTime time.Time) 
 	n.each(ctx, nodes, func(ctx context.Context, node *NetResource) {
 		ctx, cancel := context.WithTimeout(ctx, n.config.ResyncInterval)
 		defer cancel()
-		if node.Ops() == nil { // CreateNetResource has failed
-			n.serve(node)
-		}
 		node.resync(ctx, syncTime)
 	})
 	n.report(ctx, nodes)
@@ -235,10 +245,7 @@ func (n *NetResourceSetManager) report(ctx context.Context, nodes []*NetResource
 	m.SetNetResourceSets("in-deficit", deficit)
 	m.SetNetResourceSets("at-capacity", full)
 	m.SetNetResourceSets("unknown", unknown)
-	quotas, err := request[v1alpha1.PoolQuotaMap]{
-		operation: operation{name: opQuota},
-		do:        func(context.Context) (v1alpha1.PoolQuotaMap, error) { return n.config.Instances.GetPoolQuota(), nil },
-	}.run(ctx, n.calls)
+	quotas, err := call(ctx, n, "Quotas", n.config.CallTimeout, n.provider.Quotas)
 	if err != nil && ctx.Err() == nil {
 		n.config.Log.Warn("read the quotas of the provider's pools", "error", err)
 	}
@@ -259,124 +266,46 @@ func (n *NetResourceSetManager) Update(resource *v1alpha1.NetResourceSet) error 
 	if resource == nil || resource.Name == "" {
 		return errors.New("update a NetResourceSet: it must have a name")
 	}
-	node := n.Get(resource.Name)
-	if node == nil || node.Ops() == nil {
-		var err error
-		if node, err = n.create(node, resource); err != nil {
-			return fmt.Errorf("update the NetResourceSet %s: %w", resource.Name, err)
-		}
-	}
+	node := n.nodeOf(resource)
 	node.UpdatedResource(resource)
-	return nil
-}
-
-// create calls CreateNetResource for a node; known is the node if that was tried before.
-// The node is known from then on even if the provider fails.
-func (n *NetResourceSetManager) create(known *NetResource, resource *v1alpha1.NetResourceSet) (*NetResource, error) {
-	node := known
-	if node == nil {
-		node = newNetResource(n, resource)
+	if !node.isRemoved() {
+		return nil
 	}
-	copied := resource.DeepCopy()
-	registered := make(chan struct{})
-	defer close(registered)
-	ops, err := request[NetResourceOperations]{
-		operation: operation{opCreate, resource.Name}, wait: n.calls.shortWait(),
-		do: func(context.Context) (NetResourceOperations, error) {
-			if ops := node.Ops(); ops != nil { // of an earlier call that this one waited for
-				return ops, nil
-			}
-			ops := n.config.Instances.CreateNetResource(copied, node)
-			node.servedBy(ops)
-			return ops, nil
-		},
-		late: func(ops NetResourceOperations, err error) {
-			<-registered
-			n.createdLate(node, ops, err)
-		},
-	}.run(context.Background(), n.calls)
-	other, refused := n.register(node, known == nil, err == nil && ops == nil, err)
-	switch {
-	case refused:
-		return nil, errors.New("the provider does not serve it")
-	case other == nil:
-		n.forget(resource.Name)
-		return nil, errors.New("it was deleted in the meantime")
-	}
-	return other, nil
-}
-
-// register records the outcome of CreateNetResource. It returns the node that has the
-// name now, nil for none, and whether the provider refuses it.
-func (n *NetResourceSetManager) register(
-	node *NetResource,
-	first, refuses bool,
-	err error,
-) (other *NetResource, refused bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if other = n.nodes[node.name]; other != node && (other != nil || !first) {
-		return other, false
+	if n.refused[resource.Name] {
+		return fmt.Errorf("update the NetResourceSet %s: %w", resource.Name, ErrRefused)
 	}
-	if refuses {
-		delete(n.nodes, node.name)
-		n.refused[node.name] = true
-		node.remove()
-		return nil, true
-	}
-	delete(n.refused, node.name)
-	n.nodes[node.name] = node
-	node.mu.Lock()
-	defer node.mu.Unlock()
-	node.opsError = err
-	return node, false
+	return fmt.Errorf("update the NetResourceSet %s: it was deleted in the meantime", resource.Name)
 }
 
-// createdLate continues after a CreateNetResource that outlasted Update.
-func (n *NetResourceSetManager) createdLate(node *NetResource, ops NetResourceOperations, err error) {
-	other, refused := n.register(node, false, err == nil && ops == nil, err)
-	switch {
-	case other == nil && !refused:
-		n.forget(node.name)
-	case other != nil && other != node:
-		n.serve(other)
-	case other != nil && err == nil:
-		node.updated()
+// nodeOf returns the node of a NetResourceSet, a new one if there is none.
+func (n *NetResourceSetManager) nodeOf(resource *v1alpha1.NetResourceSet) *NetResource {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	node := n.nodes[resource.Name]
+	if node == nil {
+		turn := n.leaving[resource.Name]
+		if turn == nil {
+			turn = make(chan struct{}, 1)
+		}
+		node = newNetResource(n, resource, turn)
+		n.nodes[resource.Name] = node
+		delete(n.refused, resource.Name)
 	}
+	return node
 }
 
-// serve calls CreateNetResource again for a node without operations.
-func (n *NetResourceSetManager) serve(node *NetResource) {
-	if node.Ops() != nil {
+// refuse is called for a node that the provider does not serve.
+func (n *NetResourceSetManager) refuse(node *NetResource) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.nodes[node.name] != node {
 		return
 	}
-	if other, err := n.create(node, node.ResourceCopy()); err == nil && other == node {
-		node.updated()
-	}
-}
-
-// forget tells the provider that a node is gone, unless there is a node of the same name
-// again.
-func (n *NetResourceSetManager) forget(name string) {
-	f, ok := n.config.Instances.(Forgetter)
-	if !ok || n.Get(name) != nil {
-		return
-	}
-	_, err := request[struct{}]{
-		operation: operation{opForget, name}, wait: n.calls.shortWait(),
-		do: func(context.Context) (struct{}, error) {
-			f.Forget(name)
-			return struct{}{}, nil
-		},
-		late: func(struct{}, error) {
-			if node := n.Get(name); node != nil { // a new one, which had to wait
-				n.serve(node)
-			}
-		},
-	}.run(context.Background(), n.calls)
-	if err != nil {
-		n.config.Log.Warn("tell the provider that a node is gone", "node", name, "error", err)
-	}
+	delete(n.nodes, node.name)
+	n.refused[node.name] = true
+	node.remove()
 }
 
 // Delete is called when a NetResourceSet was deleted. The provider itself takes back the
@@ -386,15 +315,95 @@ func (n *NetResourceSetManager) Delete(nodeName string) error {
 	node := n.nodes[nodeName]
 	delete(n.nodes, nodeName)
 	delete(n.refused, nodeName)
+	if node != nil {
+		n.leaving[nodeName] = node.turn
+	}
 	n.mu.Unlock()
 	if node == nil {
 		return nil
 	}
+	node.remove()
 	n.maintain.Remove(nodeName)
 	n.sync.Remove(nodeName)
-	node.remove()
-	n.forget(nodeName)
+	select {
+	case node.turn <- struct{}{}:
+		ctx, cancel := context.WithTimeout(n.open, n.short())
+		defer cancel()
+		defer node.releaseTurn()
+		n.forgetOrRetry(ctx, nodeName)
+	default: // a round runs, and ends without another call
+		n.maintain.Add(nodeName, "gone", n.config.RetryInterval)
+	}
 	return nil
+}
+
+// leave makes the provider forget a deleted node whose name has no other node.
+func (n *NetResourceSetManager) leave(ctx context.Context, name string) {
+	n.mu.Lock()
+	turn := n.leaving[name]
+	n.mu.Unlock()
+	if turn == nil {
+		return
+	}
+	select {
+	case turn <- struct{}{}:
+		n.forgetOrRetry(ctx, name)
+		<-turn
+	case <-ctx.Done():
+	}
+}
+
+func (n *NetResourceSetManager) forgetOrRetry(ctx context.Context, name string) {
+	if err := n.forget(ctx, name); err != nil {
+		n.config.Log.Warn("tell the provider that a node is gone, trying again", "node", name, "error", err)
+		n.maintain.Add(name, "gone", n.config.RetryInterval)
+	}
+}
+
+// forget makes the provider forget the deleted node of a name, if there is one. The caller has
+// the turn of the name.
+func (n *NetResourceSetManager) forget(ctx context.Context, name string) error {
+	n.mu.Lock()
+	gone := n.leaving[name] != nil
+	n.mu.Unlock()
+	if !gone {
+		return nil
+	}
+	_, err := call(ctx, n, "Forget for node "+name, n.config.CallTimeout, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, n.provider.Forget(ctx, name)
+	})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.leaving, name)
+	return nil
+}
+
+// released records addresses that the provider has released for the node of a name, also if
+// it is not the one any more that they were released for.
+func (n *NetResourceSetManager) released(name string, keys []string) {
+	node, now := n.Get(name), n.config.Now()
+	if node == nil {
+		return
+	}
+	node.mu.Lock()
+	defer node.mu.Unlock()
+	for _, key := range keys {
+		node.release.gone[key] = now
+	}
+}
+
+// readBack is called when a call for a node has returned after its deadline, with the addresses
+// that it has released. The next decision waits for a reading.
+func (n *NetResourceSetManager) readBack(name string, gone []string) {
+	n.released(name, gone)
+	if node := n.Get(name); node != nil {
+		node.mu.Lock()
+		defer node.mu.Unlock()
+		node.waitsFor = n.config.Now()
+	}
 }
 
 // Recount is called when Config.Pending of a node has changed.
@@ -496,10 +505,13 @@ func (n *NetResourceSetManager) checkFence(ctx context.Context) error {
 func (n *NetResourceSetManager) ResourceType() string { return "NetResourceSet" }
 
 func (n *NetResourceSetManager) maintainNode(ctx context.Context, name string) {
-	if node := n.Get(name); node != nil {
-		if err := node.MaintainIPPool(ctx); err != nil && ctx.Err() == nil {
-			node.log.Warn("keep the addresses of the node at its watermarks", "error", err)
-		}
+	node := n.Get(name)
+	if node == nil {
+		n.leave(ctx, name)
+		return
+	}
+	if err := node.MaintainIPPool(ctx); err != nil && ctx.Err() == nil {
+		node.log.Warn("keep the addresses of the node at its watermarks", "error", err)
 	}
 }
 

@@ -331,7 +331,7 @@ func TestAProviderThatCannotBeReadIsNotStarted(t *testing.T) {
 	g := NewWithT(t)
 	cloud, config := defaults()
 	cloud.Fault = func(memcloud.Call) memcloud.Fault { return memcloud.Refuse }
-	config.Instances, config.API = providerOf(memcloud.New(cloud)), memapi.New()
+	config.Provider, config.API = providerOf(memcloud.New(cloud)), memapi.New()
 	m, err := netresource.New(config)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(errors.Is(m.Start(t.Context()), netresource.ErrNotReady)).To(BeTrue())

@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/api/watermark"
@@ -27,42 +25,37 @@ type NetResource struct {
 	name    string
 	manager *NetResourceSetManager
 	log     *slog.Logger
-	turn    chan struct{}
-	seen    time.Time // when the manager first received its NetResourceSet
+	turn    chan struct{}            // of all nodes of the name: one that is deleted passes it on
+	seen    time.Time                // when the manager first received its NetResourceSet
+	told    *v1alpha1.NetResourceSet // the version that ops know; only a call of published uses it
 
 	mu               sync.Mutex
-	ops              NetResourceOperations    // nil: CreateNetResource has not succeeded yet
-	opsError         error                    // of CreateNetResource
+	ops              NetResourceOperations    // of a published provider; nil: not made yet
 	resource         *v1alpha1.NetResourceSet // the newest version that was seen
-	told             types.UID                // of the NetResourceSet that the provider knows
-	available        v1alpha1.AllocationMap   // as the provider has last reported it
-	limits           limits                   // likewise
+	state            State                    // as the provider has last reported it
 	level            watermark.Level
 	stats            Statistics
-	known            bool            // available was read from a provider that can be read
-	removed          bool            // the NetResourceSet is gone
-	stopped          time.Time       // when the provider did not find the instance; zero: it runs
-	waitsFor         time.Time       // no decision before a reading of the provider that began later; zero: decide
-	unresolved       *allocationCall // an allocation whose outcome is not known; nil: none
-	failures         int             // rounds without success
-	unwritten        int             // writes of the NetResourceSet without success
-	retryAt          time.Time       // not before then, after a failure
+	known            bool      // available was read from a provider that can be read
+	removed          bool      // the NetResourceSet is gone
+	stopped          time.Time // when the provider did not find the instance; zero: it runs
+	waitsFor         time.Time // no decision before a reading of the provider that began later; zero: decide
+	failures         int       // rounds without success
+	unwritten        int       // writes of the NetResourceSet without success
+	retryAt          time.Time // not before then, after a failure
 	lastError        string
-	updateError      string // why the provider does not know the newest version
 	full             string // message of a node that can have no more
 	capacityReported time.Time
 	release          releases
 }
 
-func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet) *NetResource {
+func newNetResource(m *NetResourceSetManager, resource *v1alpha1.NetResourceSet, turn chan struct{}) *NetResource {
 	n := &NetResource{
 		name:     resource.Name,
 		manager:  m,
 		log:      m.config.Log.With("node", resource.Name),
-		turn:     make(chan struct{}, 1),
+		turn:     turn,
 		seen:     m.config.Now(),
 		resource: resource.DeepCopy(),
-		told:     resource.UID,
 		release: releases{
 			gone: map[string]time.Time{},
 			want: map[string]handshake.Want{},
@@ -112,35 +105,29 @@ func (n *NetResource) UpdatedResource(resource *v1alpha1.NetResourceSet) bool {
 	return n.updated()
 }
 
-// updated passes the newest version to the provider, and queues a round if one is due.
+// updated counts with the newest version, unless a round runs, which does so too. It queues a
+// round if one is due.
 func (n *NetResource) updated() bool {
-	wait := n.manager.calls.shortWait()
-	n.notifyProvider(wait)
 	first := !n.Known()
-	if first {
-		n.countFirst(wait)
-		n.readIfNew()
+	select {
+	case n.turn <- struct{}{}:
+		ctx, cancel := context.WithTimeout(n.manager.open, n.manager.short())
+		n.recalculate(ctx)
+		cancel()
+		n.releaseTurn()
+	default:
 	}
-	switch {
-	case first:
+	if first {
+		n.readIfNew()
 		n.manager.maintain.Add(n.name, "new", 0)
 		return true
-	case n.recount():
+	}
+	if n.recount() {
 		n.manager.maintain.Add(n.name, "update", 0)
 		return true
 	}
 	n.manager.sync.Add(n.name, "update", 0)
 	return false
-}
-
-// countFirst counts for the first time, unless a round runs, which counts too.
-func (n *NetResource) countFirst(wait time.Duration) {
-	select {
-	case n.turn <- struct{}{}:
-		defer n.releaseTurn()
-		n.recalculate(context.Background(), wait)
-	default:
-	}
 }
 
 // readIfNew queues a reading of the provider if it does not know the machine of a node that
@@ -187,7 +174,7 @@ func (n *NetResource) accept(resource *v1alpha1.NetResourceSet) {
 	if n.resource.UID != resource.UID {
 		n.release.reset()
 		n.release.doubt(resource.Status.IPAM.ReleaseIPs)
-		n.known, n.available, n.level, n.stopped = false, nil, watermark.Level{}, time.Time{}
+		n.known, n.state.Available, n.level, n.stopped = false, nil, watermark.Level{}, time.Time{}
 		n.stats.NeededIPs, n.stats.ExcessIPs = 0, 0
 		n.resource = resource.DeepCopy()
 		return
@@ -224,14 +211,14 @@ func isOlder(a, b string) bool {
 	return err1 == nil && err2 == nil && x < y
 }
 
-// Ops returns the provider's operations for the node.
+// Ops returns the operations of a published provider for the node, nil if there are none.
 func (n *NetResource) Ops() NetResourceOperations {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.ops
 }
 
-// servedBy records the provider's operations for the node.
+// servedBy records the operations for the node.
 func (n *NetResource) servedBy(ops NetResourceOperations) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -249,7 +236,7 @@ func (n *NetResource) InstanceID() (id string) {
 func (n *NetResource) IsPrefixDelegationEnabled() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.manager.config.PrefixDelegation && n.limits.prefixes
+	return n.manager.config.PrefixDelegation && n.state.Prefixes
 }
 
 // IsRunning reports false for a minute after the provider did not find the instance, and
@@ -274,20 +261,14 @@ func (n *NetResource) Pool() (pool v1alpha1.AllocationMap) {
 	return maps.Clone(n.pool())
 }
 
-// pool returns a map that is only read: available is replaced as a whole, too.
+// pool returns a map that is only read: it is replaced as a whole, too.
 func (n *NetResource) pool() v1alpha1.AllocationMap {
-	given := n.manager.calls.releasing(n.name)
-	if len(n.release.gone)+len(given) == 0 {
-		return n.available
+	if len(n.release.gone) == 0 {
+		return n.state.Available
 	}
-	pool := maps.Clone(n.available)
+	pool := maps.Clone(n.state.Available)
 	for key := range n.release.gone {
 		delete(pool, key)
-	}
-	for _, key := range given { // released for a deleted NetResourceSet of this name
-		if _, open := n.resource.Status.IPAM.ReleaseIPs[key]; !open {
-			delete(pool, key)
-		}
 	}
 	return pool
 }
@@ -330,19 +311,25 @@ func (n *NetResource) due() bool {
 		len(n.resource.Status.IPAM.ReleaseIPs) > 0
 }
 
-// recalculate reads the node's addresses from the provider, and counts.
-func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
-	readable, uid := n.manager.InstancesAPIIsReady(), n.newest().UID
-	v, err := n.read(ctx, wait)
+// recalculate reads the node's addresses from the provider, and counts. The caller has the
+// turn.
+func (n *NetResource) recalculate(ctx context.Context) {
+	readable, set := n.manager.InstancesAPIIsReady(), n.newest()
+	state, err := nodeCall(ctx, n, "State", func(ctx context.Context) (State, error) {
+		return n.manager.provider.State(ctx, set)
+	})
+	if errors.Is(err, ErrRefused) {
+		n.manager.refuse(n)
+	}
 	now := n.manager.config.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.resource.UID != uid { // it was made again meanwhile
+	if n.resource.UID != set.UID { // it was made again meanwhile
 		return
 	}
-	if err == nil && v.available == nil && len(n.available)+len(n.resource.Spec.IPAM.Pool) > 0 {
+	if err == nil && state.Available == nil {
 		err = fmt.Errorf(
-			"call ResyncInterfacesAndIPs for node %s: neither a map nor an error: want an empty map for a node that has nothing",
+			"call State for node %s: neither addresses nor an error: want an empty map for a node that has nothing",
 			n.name,
 		)
 	}
@@ -355,23 +342,22 @@ func (n *NetResource) recalculate(ctx context.Context, wait time.Duration) {
 		}
 		return
 	}
-	n.available, n.limits, n.stopped = v.available, v.limits, time.Time{}
+	n.state, n.stopped = state, time.Time{}
 	if !n.known && readable {
 		n.known, n.lastError = true, ""
 	}
 	n.count()
-	n.resolve()
 }
 
 // count sets level and stats. The caller holds mu.
 func (n *NetResource) count() {
 	entries := n.resource.Status.IPAM.ReleaseIPs
 	sum := tally(n.pool(), nil)
-	v6 := sum.v4 == 0 && sum.v6 > 0 && !n.limits.v4
+	v6 := sum.v4 == 0 && sum.v6 > 0 && !n.state.CountsIPv4
 	n.release.v6 = v6
 	var back v1alpha1.AllocationMap
 	for key, state := range entries {
-		if ip, ok := n.available[key]; ok && handshake.GivingBack(state) {
+		if ip, ok := n.state.Available[key]; ok && handshake.GivingBack(state) {
 			if back == nil {
 				back = v1alpha1.AllocationMap{}
 			}
@@ -383,12 +369,12 @@ func (n *NetResource) count() {
 		Total: sum.of(v6), GivingBack: tally(back, n.release.gone).of(v6), Used: used.of(v6),
 	}
 	marks, kept := n.marks(), n.level
-	if n.limits.prefixes { // a prefix goes back only as a whole
-		kept.Used = max(kept.Used, n.limits.used)
+	if n.state.Prefixes { // a prefix goes back only as a whole
+		kept.Used = max(kept.Used, n.state.Used)
 	}
 	n.stats.UsedIPs, n.stats.AvailableIPs = n.level.Used, n.level.Total-n.level.GivingBack
 	n.stats.NeededIPs, n.stats.ExcessIPs = marks.Needed(n.level), n.manager.config.excess(marks, kept)
-	if burst := n.limits.burst; burst > 0 {
+	if burst := n.state.Burst; burst > 0 {
 		n.stats.ExcessIPs = 0
 		if n.stats.NeededIPs > 0 {
 			n.stats.NeededIPs = burst
@@ -407,9 +393,9 @@ func (n *NetResource) marks() watermark.Marks {
 		Pending: n.manager.config.Pending(n.name),
 	}
 	if m.Pre == 0 {
-		m.Pre = n.limits.least
+		m.Pre = n.state.Least
 	}
-	if most := n.limits.most; most > 0 && (m.Max == 0 || m.Max > most) {
+	if most := n.state.Most; most > 0 && (m.Max == 0 || m.Max > most) {
 		m.Max = most
 	}
 	return m

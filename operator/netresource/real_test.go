@@ -135,7 +135,7 @@ func blocks(t *testing.T, server dynamic.Interface) {
 	n.Name = "rack-1"
 	_, err = client.Create(n)
 	g.Expect(err).NotTo(HaveOccurred())
-	m, err := netresource.New(netresource.Config{Instances: p, API: client, Log: quiet(), ResyncInterval: time.Second})
+	m, err := netresource.New(netresource.Config{Provider: p, API: client, Log: quiet(), ResyncInterval: time.Second})
 	g.Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
@@ -176,7 +176,7 @@ func lives(t *testing.T, server dynamic.Interface, kube kubernetes.Interface) {
 	g.Expect(err).NotTo(HaveOccurred())
 	pods := netresource.NewPodCount(kube)
 	m, err := netresource.New(netresource.Config{
-		Instances: provider, API: client, Log: quiet(), ResyncInterval: time.Second, Pending: pods.Of,
+		Provider: provider, API: client, Log: quiet(), ResyncInterval: time.Second, Pending: pods.Of,
 		Since: time.Now(), Consistency: -1, Fence: func(context.Context) error { return nil },
 	})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -221,7 +221,7 @@ func machineOfCloud(t *testing.T, server dynamic.Interface, kube kubernetes.Inte
 		Cloud: machines, IPv4: true, IPv6: true, Prefixes: true, Pre: 4, Consistency: time.Second, Log: quiet(),
 	})
 	m, err := netresource.New(netresource.Config{
-		Instances: provider, API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
+		Provider: provider, API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
 		ResyncInterval: time.Second, Consistency: time.Second, Workers: 8, Log: quiet(),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -293,7 +293,7 @@ func operatorOn(t *testing.T, server dynamic.Interface, cloud *memcloud.Cloud) (
 	ctx, cancel := context.WithCancel(t.Context())
 	client := netresource.NewClient(server, 0)
 	m, err := netresource.New(netresource.Config{
-		Instances: cloudpool.New(cloudpool.Config{Cloud: cloud, Pre: 4, Consistency: time.Second, Log: quiet()}), API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
+		Provider: cloudpool.New(cloudpool.Config{Cloud: cloud, Pre: 4, Consistency: time.Second, Log: quiet()}), API: client, ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond,
 		ResyncInterval: time.Second, Consistency: time.Second, Workers: 8, Log: quiet(),
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())

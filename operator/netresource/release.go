@@ -169,21 +169,14 @@ func (n *NetResource) releaseAccepted(ctx context.Context) (mutated bool, err er
 		}
 		err := n.releaseIPs(ctx, a)
 		if err == nil {
+			mutated = true
 			n.manager.config.Metrics.AddIPRelease(string(a.PoolID), int64(len(a.IPsToRelease)))
 			n.log.Info("addresses of the node are released", "pool", a.PoolID, "interface", a.InterfaceID,
 				"addresses", len(a.IPsToRelease))
-		} else {
-			failed = append(
-				failed,
-				fmt.Errorf(
-					"release %d addresses of pool %q on interface %q: %w",
-					len(a.IPsToRelease),
-					a.PoolID,
-					a.InterfaceID,
-					err,
-				),
-			)
+			continue
 		}
+		failed = append(failed, fmt.Errorf("release %d addresses of pool %q on interface %q: %w",
+			len(a.IPsToRelease), a.PoolID, a.InterfaceID, err))
 		if errors.Is(err, ErrUnderWay) {
 			break
 		}
@@ -192,6 +185,18 @@ func (n *NetResource) releaseAccepted(ctx context.Context) (mutated bool, err er
 		}
 	}
 	return mutated, errors.Join(failed...)
+}
+
+// releaseIPs releases addresses, and records that they are gone.
+func (n *NetResource) releaseIPs(ctx context.Context, a *ReleaseAction) error {
+	set := n.newest()
+	_, err := nodeCall(ctx, n, "Release", func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, n.manager.provider.Release(ctx, set, a)
+	})
+	if err == nil {
+		n.manager.released(n.name, a.IPsToRelease)
+	}
+	return err
 }
 
 // released returns the calls to make, one for each interface and pool.
@@ -209,7 +214,7 @@ func (n *NetResource) released() []*ReleaseAction {
 		if slices.Contains(intent, key) { // the next manager would take it for the node's
 			continue
 		}
-		at, ok := n.available[key]
+		at, ok := n.state.Available[key]
 		if !ok {
 			at, ok = n.resource.Spec.IPAM.Pool[key]
 		}

@@ -106,7 +106,7 @@ func simulate(t *testing.T, nodes int, qps float64, d demand, old bool) (f figur
 			Interfaces: 8, PerInterface: 16, Lag: 3 * time.Second,
 		})
 		limited := &limitedCloud{machines, budget.New(budget.Config{QPS: qps, Burst: 10, Now: time.Now})}
-		config.Instances = cloudpool.New(cloudpool.Config{
+		config.Provider = cloudpool.New(cloudpool.Config{
 			Cloud: limited, Pre: 8, Prefixes: true, Consistency: 3 * time.Second, Log: quiet(),
 		})
 		r := &rig{t: t, api: memapi.New(), cloud: machines, agents: map[string]*agent{}}

@@ -4,7 +4,6 @@
 package netresource
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +79,7 @@ func (n *NetResource) writeStatus(ctx context.Context) error {
 			r.Status = *base.Status.DeepCopy()
 			n.PopulateIPReleaseStatus(r)
 			n.mu.Lock()
-			r.Status.IPAM.OperatorStatus.Error = cmp.Or(n.lastError, n.updateError)
+			r.Status.IPAM.OperatorStatus.Error = n.lastError
 			if n.known {
 				r.Status.Addresses = v1alpha1.AddressCounts{
 					Used:      n.stats.UsedIPs,
@@ -89,7 +88,10 @@ func (n *NetResource) writeStatus(ctx context.Context) error {
 				}
 			}
 			n.mu.Unlock()
-			own, err2 := n.populated(ctx, r)
+			own, err2 := nodeCall(ctx, n, "Describe", func(ctx context.Context) (*v1alpha1.NetResourceSet, error) {
+				own := r.DeepCopy() // half of a description is none
+				return own, n.manager.provider.Describe(ctx, own)
+			})
 			if err2 == nil {
 				r.Status = own.Status
 			}

@@ -15,7 +15,7 @@ import (
 
 // IntentAnnotation of a NetResourceSet announces the keys that its pool is about to get,
 // separated by commas. The write that gives them removes it. The manager writes it only for
-// an IntentReader.
+// a provider whose Traits say that it reads them.
 //
 // A manager (1) announces the keys, (2) calls its fence, and (3) writes the pool under the
 // resourceVersion that it has read before (2). A write (3) of an earlier manager may still
@@ -45,12 +45,6 @@ func (n *NetResourceSetManager) takeOver(ctx context.Context) error {
 	return runner.Wait(ctx, n.config.Since.Add(n.config.Consistency).Sub(n.config.Now()))
 }
 
-// announces reports whether new keys of a pool are announced before they are written.
-func (n *NetResourceSetManager) announces() bool {
-	k, ok := n.config.Instances.(IntentReader)
-	return ok && k.ReadsIntents()
-}
-
 // towards returns the next version of base on the way to a pool, nil if base has the pool.
 // That is a version with an announcement if the pool has new keys.
 func (n *NetResource) towards(
@@ -62,7 +56,11 @@ func (n *NetResource) towards(
 		return nil, false
 	}
 	next = base.DeepCopy()
-	if intent := intentFor(base.Spec.IPAM.Pool, pool); intent != "" && intent != announced && n.manager.announces() {
+	if intent := intentFor(
+		base.Spec.IPAM.Pool,
+		pool,
+	); intent != "" && intent != announced &&
+		n.manager.provider.Traits().ReadsIntents {
 		if next.Annotations == nil {
 			next.Annotations = map[string]string{}
 		}

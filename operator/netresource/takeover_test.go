@@ -44,7 +44,7 @@ func TestALateProviderIsWaitedFor(t *testing.T) {
 		_ = r.manager.Close()
 
 		config.Since = time.Now()
-		config.Instances, config.API = providerOf(r.cloud), r.api
+		config.Provider, config.API = providerOf(r.cloud), r.api
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		r.mu.Lock()
@@ -68,7 +68,7 @@ func TestATakeoverEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		cloud, config := defaults()
-		config.Instances, config.API, config.Since = providerOf(memcloud.New(cloud)), memapi.New(), time.Now()
+		config.Provider, config.API, config.Since = providerOf(memcloud.New(cloud)), memapi.New(), time.Now()
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -260,7 +260,7 @@ func poolManager(
 	pool := &v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{CIDRs: []v1alpha1.AddressPoolCIDR{{CIDR: cidr, BlockPrefixLen: 28}}}}
 	pool.Name = "only"
 	NewWithT(t).Expect(p.SetPool(pool)).To(Succeed())
-	m, err := netresource.New(netresource.Config{Instances: p, API: api, Fence: fence, Consistency: -1, Workers: 2, Log: quiet()})
+	m, err := netresource.New(netresource.Config{Provider: p, API: api, Fence: fence, Consistency: -1, Workers: 2, Log: quiet()})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return m
 }
@@ -370,7 +370,7 @@ func TestAProviderIsReadAgain(t *testing.T) {
 			return memcloud.None
 		}
 		client := netresource.NewClient(server, 0)
-		config.Instances, config.API = providerOf(memcloud.New(cc)), client
+		config.Provider, config.API = providerOf(memcloud.New(cc)), client
 		m, err := netresource.New(config)
 		g.Expect(err).NotTo(HaveOccurred())
 		ctx, cancel := context.WithCancel(t.Context())

@@ -123,7 +123,7 @@ func (w *worlds) make(_ context.Context, s netresourcetest.Shape) (*netresourcet
 }
 
 // provider returns a provider as a process of its own would have it, with a budget of its own.
-func (w *world) provider() (netresource.AllocationImplementation, error) {
+func (w *world) provider() (netresource.Provider, error) {
 	limit := budget.New(budget.Config{Cloud: ec2.Name, QPS: refill, Burst: bucket / 2})
 	c, err := ec2.New(context.Background(), ec2.Config{
 		Cluster:       w.cluster,

@@ -125,7 +125,7 @@ func (w *worlds) make(_ context.Context, s netresourcetest.Shape) (*netresourcet
 }
 
 // provider returns a provider as a process of its own would have it, with a budget of its own.
-func (w *world) provider() (netresource.AllocationImplementation, error) {
+func (w *world) provider() (netresource.Provider, error) {
 	c, err := openstack.New(context.Background(), openstack.Config{
 		Networks:      []string{w.network.ID},
 		Endpoint:      w.url,

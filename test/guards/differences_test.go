@@ -146,10 +146,11 @@ func datastoreDifferences() map[string]string {
 // operatorDifferences returns how symbols differ here from "CCE: the operator's half", by published name.
 func operatorDifferences() map[string]string {
 	return map[string]string{
-		"AllocationImplementation":                    "a provider that also has `Forget(nodeName string)` is told which nodes are gone",
+		"AllocationImplementation":                    "one call for a node at a time, also after a deadline; `Provider` is the contract of our own",
 		"AllocationImplementation.CreateNetResource":  "nil: the node is refused",
 		"AllocationImplementation.Resync":             "the zero time: nothing is changed until it succeeds",
 		"MetricsAPI.SetNetResourceSets":               "a further category is `unknown`: nodes that could not be read from the provider",
+		"NetResource.Ops":                             "nil if the manager has a `Provider`",
 		"NetResource.Pool":                            "a copy; keys are addresses, or blocks as CIDRs",
 		"NetResourceOperations.PrepareIPRelease":      "must choose the same again while nothing changes",
 		"NetResourceOperations.ReleaseIPs":            "the release of a missing address succeeds",

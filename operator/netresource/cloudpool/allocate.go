@@ -8,10 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 
-	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/api/watermark"
 	"github.com/cadastre/cadastre/cloud"
@@ -112,54 +110,88 @@ func total(m *cloud.Instance, f int) (n int) {
 	return n
 }
 
-// PrepareIPAllocation implements netresource.NetResourceOperations. It chooses the
-// interface with the most room, else the subnet for a new one.
-func (n *node) PrepareIPAllocation(*slog.Logger) (*netresource.AllocationAction, error) {
+// Allocate implements netresource.Provider. It assigns to the interface with the most room or,
+// if none has any or that one is full, creates one.
+func (p *Provider) Allocate(
+	ctx context.Context,
+	set *v1alpha1.NetResourceSet,
+	wanted int,
+) (got netresource.Allocation, err error) {
+	n, err := p.node(set)
+	if err != nil {
+		return got, err
+	}
+	got, room, err := n.place()
+	if err != nil {
+		return got, err
+	}
+	if room > 0 {
+		got.Addresses, err = n.fill(ctx, got.Interface, min(room, wanted))
+		if err == nil && got.Addresses > 0 {
+			return got, nil
+		}
+		if err == nil {
+			return got, fmt.Errorf("assign to interface %q: it gets none of %d addresses", got.Interface, wanted)
+		}
+		got.Failed = "ip assignment failed"
+		if !errors.Is(err, cloud.ErrFull) || got.Interfaces == 0 { // after another error it may have been done
+			return got, err
+		}
+		if err2 := p.checkFence(ctx); err2 != nil {
+			return got, errors.Join(err, err2)
+		}
+		got.Interface, got.Pool = "", "" // of the subnet that has just failed
+	}
+	if got.Interfaces == 0 {
+		return got, nil
+	}
+	made, err2 := n.create(ctx, string(got.Pool), wanted)
+	made.Interfaces = got.Interfaces
+	if err2 != nil {
+		return made, errors.Join(err, err2)
+	}
+	return made, nil
+}
+
+// place returns the interface with the most room, and the number of addresses that it has room
+// for: else the subnet for a new one.
+func (n *node) place() (at netresource.Allocation, room int, err error) {
 	p := n.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m, err := n.machine()
 	if err != nil {
-		return nil, err
+		return at, 0, err
 	}
-	a := &netresource.AllocationAction{AvailableInterfaces: max(0, m.Limits.Interfaces-len(m.Interfaces))}
-	most := 0
+	at.Interfaces = max(0, m.Limits.Interfaces-len(m.Interfaces))
 	for _, i := range m.Interfaces {
-		if room := p.common(m, i); room > most {
-			most = room
-			a.InterfaceID, a.PoolID = i.ID, v1alpha1.PoolID(i.Subnet)
-			a.Interface = v1alpha1.InterfaceRevision{Resource: revision(*i), Fingerprint: fmt.Sprint(i.Blocks)}
+		if r := p.common(m, i); r > room {
+			room, at.Interface, at.Pool = r, i.ID, v1alpha1.PoolID(i.Subnet)
 		}
 	}
-	if p.config.IPv4 {
-		a.AvailableForAllocationIPv4 = most
+	if room == 0 {
+		at.Pool = v1alpha1.PoolID(p.bestSubnet(m))
 	}
-	if p.config.IPv6 {
-		a.AvailableForAllocationIPv6 = most
-	}
-	if a.PoolID == "" {
-		a.PoolID = v1alpha1.PoolID(p.bestSubnet(m))
-	}
-	return a, nil
+	return at, room, nil
 }
 
-// AllocateIPs implements netresource.NetResourceOperations.
-func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction) error {
-	release, err := n.occupy(a.InterfaceID)
+// fill assigns addresses of all families to an interface, and returns their number in the
+// family that the manager counts.
+func (n *node) fill(ctx context.Context, iface string, want int) (count int, err error) {
+	release, err := n.occupy(iface)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer release()
-	want := a.MaxIPsToAllocate
 	for _, f := range n.p.families() {
-		if _, err := n.assign(ctx, a.InterfaceID, f, want); err != nil {
-			return err
+		if count, err = n.assign(ctx, iface, f, want); err != nil {
+			return 0, err
 		}
 		if f == v6 && n.p.config.IPv4 {
 			want = n.pairs(want)
 		}
 	}
-	return nil
+	return count, nil
 }
 
 // pairs returns how many of want IPv4 addresses have an IPv6 address to go with.
@@ -284,24 +316,19 @@ func (n *node) added(instance, iface string, blocks []cloud.Block) (count int) {
 	return count
 }
 
-// CreateInterface implements netresource.NetResourceOperations. It returns the number of
-// addresses in the family that the manager counts.
-func (n *node) CreateInterface(
-	ctx context.Context,
-	a *netresource.AllocationAction,
-	_ *slog.Logger,
-) (int, string, error) {
+// create creates an interface with addresses, in the subnet or, if that is "", in the best one.
+func (n *node) create(ctx context.Context, subnet string, want int) (got netresource.Allocation, err error) {
 	f := n.p.families()[0]
-	r, m, err := n.plan(a, f)
-	if err != nil {
-		return 0, "no subnet", err
+	r, m, err := n.plan(subnet, f, want)
+	if got.Pool = v1alpha1.PoolID(r.subnet); err != nil {
+		return got, err
 	}
-	want := cloud.NewInterface{Subnet: r.subnet, Want: r.want, Device: lowestDevice(m)}
+	asked := cloud.NewInterface{Subnet: r.subnet, Want: r.want, Device: lowestDevice(m)}
 	c := n.p.config.Cloud
-	made, err := c.CreateInterface(ctx, m.ID, want)
+	made, err := c.CreateInterface(ctx, m.ID, asked)
 	if r.want.Prefixes && errors.Is(err, cloud.ErrFull) {
-		want.Want = r.singles()
-		if made, err = c.CreateInterface(ctx, m.ID, want); err == nil {
+		asked.Want = r.singles()
+		if made, err = c.CreateInterface(ctx, m.ID, asked); err == nil {
 			n.fragments(r.subnet)
 		}
 	}
@@ -309,28 +336,28 @@ func (n *node) CreateInterface(
 		err = errors.New("neither an interface nor an error: want one of them")
 	}
 	if err != nil {
+		got.Failed = "interface creation failed"
 		err = fmt.Errorf("create an interface of machine %q in subnet %q: %w", m.ID, r.subnet, err)
-		return 0, "interface creation failed", n.p.failed(m.ID, r.subnet, err)
+		return got, n.p.failed(m.ID, r.subnet, err)
 	}
 	n.created(m.ID, made)
-	count := n.added(m.ID, made.ID, made.Blocks)
+	got.Interface, got.Addresses = made.ID, n.added(m.ID, made.ID, made.Blocks)
 	if f == n.p.counted() {
-		return count, "success", nil
+		return got, nil
 	}
 	release, err := n.occupy(made.ID)
 	if err == nil {
 		defer release()
-		count, err = n.assign(ctx, made.ID, v4, n.pairs(a.MaxIPsToAllocate))
+		got.Addresses, err = n.assign(ctx, made.ID, v4, n.pairs(want))
 	}
 	if err != nil {
-		return 0, "ip assignment failed", err
+		got.Failed = "ip assignment failed"
 	}
-	return count, "success", nil
+	return got, err
 }
 
-// plan chooses the subnet of a new interface, and what it is created with. It takes the
-// subnet of the action unless that is the one of an interface that has just failed.
-func (n *node) plan(a *netresource.AllocationAction, f int) (r request, m *cloud.Instance, err error) {
+// plan returns the request for a new interface with addresses of a family.
+func (n *node) plan(subnet string, f, want int) (r request, m *cloud.Instance, err error) {
 	p := n.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -350,14 +377,11 @@ func (n *node) plan(a *netresource.AllocationAction, f int) (r request, m *cloud
 	}
 	copied := *m
 	copied.Interfaces = slices.Clone(m.Interfaces)
-	if r.subnet = string(a.PoolID); a.InterfaceID != "" || r.subnet == "" {
-		r.subnet = p.bestSubnet(m)
-	}
-	if r.subnet == "" {
+	if r.subnet = cmp.Or(subnet, p.bestSubnet(m)); r.subnet == "" {
 		return r, nil, fmt.Errorf("create an interface of machine %q: no usable subnet of zone %q has a free address: "+
 			"want a larger subnet, or one more", m.ID, m.Zone)
 	}
-	r.size, r.slots, r.count = p.unit(m, r.subnet, f), m.Limits.Addresses[f], a.MaxIPsToAllocate
+	r.size, r.slots, r.count = p.unit(m, r.subnet, f), m.Limits.Addresses[f], want
 	if f == v6 && p.config.IPv4 {
 		r.count = total(m, v4) + r.count - total(m, v6)
 	}
@@ -390,25 +414,4 @@ func (n *node) created(instance string, made *cloud.Interface) {
 	bare := *made
 	bare.Blocks = nil
 	p.view.note(item{instance: instance, iface: made.ID}, change{at: p.config.Now(), iface: bare})
-}
-
-// revision is an interface at one time.
-type revision cloud.Interface
-
-var _ v1alpha1.Interface = revision{}
-
-// InterfaceID implements v1alpha1.Interface.
-func (r revision) InterfaceID() string { return r.ID }
-
-// ForeachAddress implements v1alpha1.Interface.
-func (r revision) ForeachAddress(instanceID string, fn v1alpha1.AddressIterator) error {
-	for _, b := range r.Blocks {
-		if b.Primary {
-			continue
-		}
-		if err := fn(instanceID, r.ID, handshake.Key(b.Prefix), cmp.Or(b.Subnet, r.Subnet)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

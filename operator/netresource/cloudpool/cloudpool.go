@@ -19,7 +19,7 @@
 // call of which the second half has failed.
 //
 // Released are whole free prefixes and addresses, those of the interface with the highest
-// device number and the highest address first. An interface that CreateInterface has
+// device number and the highest address first. An interface that the provider has
 // created and that has become empty by that is deleted, unless it is the first one, a
 // trunk or an Elastic Fabric Adapter. Each reading is followed by a sweep, at most once a
 // minute, or once in OrphanAge if that is less. After Config.OrphanAge the sweep deletes
@@ -59,7 +59,8 @@ type Config struct {
 	// interface was empty, before a sweep deletes it; 0: 10 minutes, less: no sweeps.
 	OrphanAge time.Duration
 	// Fence returns nil if the program still led at some moment after the call. It is
-	// called before each deletion of a sweep; the manager has its own. nil: always.
+	// called before each deletion of a sweep, and before the second call of an Allocate; the
+	// manager has its own. nil: always.
 	Fence func(context.Context) error
 	Now   func() time.Time // nil: the clock
 	Log   *slog.Logger     // nil: slog's default
@@ -72,7 +73,7 @@ const (
 	sweepTimeout  = 20 * time.Second // of one sweep
 )
 
-// Provider implements netresource.AllocationImplementation over a cloud. Use New.
+// Provider implements netresource.Provider over a cloud. Use New.
 type Provider struct {
 	config Config
 
@@ -88,15 +89,9 @@ type Provider struct {
 	sweptAt    time.Time                 // of the last sweep; zero: none yet
 }
 
-var (
-	_ netresource.AllocationImplementation = (*Provider)(nil)
-	_ netresource.ChangeTracker            = (*Provider)(nil)
-	_ netresource.Forgetter                = (*Provider)(nil)
-	_ netresource.NetResourceOperations    = (*node)(nil)
-	_ netresource.IPv4Counter              = (*node)(nil)
-)
+var _ netresource.Provider = (*Provider)(nil)
 
-// New returns a provider that knows no machine before Resync.
+// New returns a provider that knows no machine before Read.
 func New(c Config) *Provider {
 	c.IPv4 = c.IPv4 || !c.IPv6
 	c.Consistency = max(cmp.Or(c.Consistency, time.Minute), 0)
@@ -120,38 +115,23 @@ func New(c Config) *Provider {
 	}
 }
 
-// CreateNetResource implements netresource.AllocationImplementation.
-func (p *Provider) CreateNetResource(
-	obj *v1alpha1.NetResourceSet,
-	_ *netresource.NetResource,
-) netresource.NetResourceOperations {
-	n := &node{p: p, obj: obj}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if before := p.nodes[obj.Name]; before != nil {
-		before.leave()
-	}
-	p.nodes[obj.Name] = n
-	n.own()
-	return n
-}
+// Traits implements netresource.Provider: the cloud's answers say what it has done.
+func (p *Provider) Traits() netresource.Traits { return netresource.Traits{TracksChanges: true} }
 
-// Forget implements netresource.Forgetter.
-func (p *Provider) Forget(nodeName string) {
+// Forget implements netresource.Provider.
+func (p *Provider) Forget(_ context.Context, name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := p.nodes[nodeName]; n != nil {
+	if n := p.nodes[name]; n != nil {
 		n.leave()
-		delete(p.nodes, nodeName)
+		delete(p.nodes, name)
 	}
+	return nil
 }
 
-// TracksChanges implements netresource.ChangeTracker: the cloud's answers say what it has done.
-func (p *Provider) TracksChanges() bool { return true }
-
-// GetPoolQuota implements netresource.AllocationImplementation. It leaves out subnets whose
-// free addresses the cloud does not tell.
-func (p *Provider) GetPoolQuota() v1alpha1.PoolQuotaMap {
+// Quotas implements netresource.Provider. It leaves out subnets whose free addresses the cloud
+// does not tell.
+func (p *Provider) Quotas(context.Context) (v1alpha1.PoolQuotaMap, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	quotas := v1alpha1.PoolQuotaMap{}
@@ -160,19 +140,18 @@ func (p *Provider) GetPoolQuota() v1alpha1.PoolQuotaMap {
 			quotas[v1alpha1.PoolID(id)] = v1alpha1.PoolQuota{AvailabilityZone: s.Zone, AvailableIPs: s.Free}
 		}
 	}
-	return quotas
+	return quotas, nil
 }
 
-// Resync implements netresource.AllocationImplementation: it reads all machines.
-func (p *Provider) Resync(ctx context.Context) time.Time {
+// Read implements netresource.Provider: it reads all machines.
+func (p *Provider) Read(ctx context.Context) (time.Time, error) {
 	begun := p.config.Now()
 	read, err := p.config.Cloud.Read(ctx)
 	if err == nil && read == nil {
 		err = errors.New("neither a snapshot nor an error: want one of them")
 	}
 	if err != nil {
-		p.config.Log.Warn("read the machines of the cloud", "cloud", p.config.Cloud.Name(), "error", err)
-		return time.Time{}
+		return begun, fmt.Errorf("read the machines of the cloud %s: %w", p.config.Cloud.Name(), translated(err))
 	}
 	p.mu.Lock()
 	p.view.read(begun, read)
@@ -185,7 +164,7 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 	if due && !first {
 		p.sweep(ctx)
 	}
-	return begun
+	return begun, nil
 }
 
 // sweepEvery returns the time between two sweeps.

@@ -35,12 +35,11 @@ type scene struct {
 	now   time.Time
 	cloud *memcloud.Cloud
 	p     *cloudpool.Provider
-	ops   map[string]netresource.NetResourceOperations
 	objs  map[string]*v1alpha1.NetResourceSet
 }
 
 func newScene(t *testing.T, change func(*memcloud.Config, *cloudpool.Config)) *scene {
-	s := &scene{t: t, g: NewWithT(t), now: time.Unix(100000, 0), ops: map[string]netresource.NetResourceOperations{}, objs: map[string]*v1alpha1.NetResourceSet{}}
+	s := &scene{t: t, g: NewWithT(t), now: time.Unix(100000, 0), objs: map[string]*v1alpha1.NetResourceSet{}}
 	mc := memcloud.Config{
 		Subnets:    map[string]netip.Prefix{"s": pfx("10.0.0.0/24")},
 		Interfaces: 3, PerInterface: 6, Now: func() time.Time { return s.now },
@@ -54,35 +53,40 @@ func newScene(t *testing.T, change func(*memcloud.Config, *cloudpool.Config)) *s
 		s.cloud.AddInstance("machine-"+name, "s")
 		o := &v1alpha1.NetResourceSet{}
 		o.Name, o.Spec.InstanceID = name, "machine-"+name
-		s.objs[name], s.ops[name] = o, s.p.CreateNetResource(o, nil)
+		s.objs[name] = o
 	}
 	s.read()
+	s.known("a", "b")
 	return s
 }
 
 func plain(*memcloud.Config, *cloudpool.Config) {}
 
-func (s *scene) read() { s.g.Expect(s.p.Resync(s.t.Context())).To(Equal(s.now)) }
-
-// has returns the keys of what a node has.
-func (s *scene) has(node string) []string {
-	all, err := s.ops[node].ResyncInterfacesAndIPs(s.t.Context(), slog.Default())
+func (s *scene) read() {
+	began, err := s.p.Read(s.t.Context())
 	s.g.Expect(err).NotTo(HaveOccurred())
-	return slices.Sorted(maps.Keys(all))
+	s.g.Expect(began).To(Equal(s.now))
 }
 
-// take takes want addresses as the manager does, and returns what it chose.
-func (s *scene) take(node string, want int) (*netresource.AllocationAction, error) {
-	a, err := s.ops[node].PrepareIPAllocation(slog.Default())
-	s.g.Expect(err).NotTo(HaveOccurred())
-	chosen := *a
-	if room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6); room > 0 {
-		a.MaxIPsToAllocate = min(room, want)
-		return &chosen, s.ops[node].AllocateIPs(s.t.Context(), a)
+// known makes the provider know the newest versions of nodes.
+func (s *scene) known(nodes ...string) {
+	for _, name := range nodes {
+		_, _ = s.p.State(s.t.Context(), s.objs[name]) // its machine may be gone
 	}
-	a.MaxIPsToAllocate = want
-	_, _, err = s.ops[node].CreateInterface(s.t.Context(), a, slog.Default())
-	return &chosen, err
+}
+
+func (s *scene) state(node string) netresource.State {
+	state, err := s.p.State(s.t.Context(), s.objs[node])
+	s.g.Expect(err).NotTo(HaveOccurred())
+	return state
+}
+
+// has returns the keys of what a node has.
+func (s *scene) has(node string) []string { return slices.Sorted(maps.Keys(s.state(node).Available)) }
+
+// take takes up to want addresses.
+func (s *scene) take(node string, want int) (netresource.Allocation, error) {
+	return s.p.Allocate(s.t.Context(), s.objs[node], want)
 }
 
 // use records addresses as used by pods.
@@ -93,24 +97,34 @@ func (s *scene) use(node string, addresses ...string) {
 		o.Status.IPAM.Used[a] = v1alpha1.AllocationIP{Owner: "default/pod"}
 	}
 	s.objs[node] = o
-	s.ops[node].UpdatedNode(o)
+}
+
+// spare returns the addresses that the provider chooses to release.
+func (s *scene) spare(node string, excess int) []string {
+	keys, err := s.p.Spare(s.t.Context(), s.objs[node], excess)
+	s.g.Expect(err).NotTo(HaveOccurred())
+	return keys
 }
 
 // release releases up to excess addresses, and returns what was chosen.
 func (s *scene) release(node string, excess int) []string {
-	all, err := s.ops[node].ResyncInterfacesAndIPs(s.t.Context(), slog.Default())
-	s.g.Expect(err).NotTo(HaveOccurred())
-	a := s.ops[node].PrepareIPRelease(excess, slog.Default())
-	s.g.Expect(s.ops[node].PrepareIPRelease(excess, slog.Default())).To(Equal(a), "the same choice again")
+	all, keys := s.state(node).Available, s.spare(node, excess)
+	s.g.Expect(s.spare(node, excess)).To(Equal(keys), "the same choice again")
 	byInterface := map[string][]string{}
-	for _, key := range a.IPsToRelease {
+	for _, key := range keys {
 		byInterface[all[key].Resource] = append(byInterface[all[key].Resource], key)
 	}
 	for _, id := range slices.Sorted(maps.Keys(byInterface)) {
 		give := &netresource.ReleaseAction{InterfaceID: id, IPsToRelease: byInterface[id]}
-		s.g.Expect(s.ops[node].ReleaseIPs(s.t.Context(), give)).To(Succeed())
+		s.g.Expect(s.p.Release(s.t.Context(), s.objs[node], give)).To(Succeed())
 	}
-	return a.IPsToRelease
+	return keys
+}
+
+// describe sets the provider's fields of the status.
+func (s *scene) describe(node string, set *v1alpha1.NetResourceSet) {
+	set.Name = node
+	s.g.Expect(s.p.Describe(s.t.Context(), set)).To(Succeed())
 }
 
 // interfaces returns the interfaces that a machine really has, by device, with the number of
@@ -144,9 +158,8 @@ func TestInterfaceWithMostRoomComesFirst(t *testing.T) {
 	s.g.Expect(s.release("a", 3)).To(HaveLen(3))
 	a, err := s.take("a", 1)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect([]any{a.InterfaceID, a.AvailableForAllocationIPv4, a.AvailableInterfaces}).To(Equal([]any{"eni-4", 4, 0}))
-	s.g.Expect(s.ops["a"].GetMaximumAllocatableIPv4()).To(Equal(18))
-	s.g.Expect(s.ops["a"].GetMinimumAllocatableIPv4()).To(Equal(4))
+	s.g.Expect(a).To(Equal(netresource.Allocation{Interface: "eni-4", Pool: "s", Addresses: 1}))
+	s.g.Expect([]int{s.state("a").Most, s.state("a").Least}).To(Equal([]int{18, 4}))
 }
 
 // A new interface comes from the usable subnet of the machine's zone with most free addresses.
@@ -160,11 +173,11 @@ func TestChoiceOfSubnet(t *testing.T) {
 	})
 	a, err := s.take("a", 6)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect(a.InterfaceID).To(Equal("eni-1"))
+	s.g.Expect(a.Interface).To(Equal("eni-1"))
 	for _, want := range []string{"large", "large"} {
 		a, err = s.take("a", 6)
 		s.g.Expect(err).NotTo(HaveOccurred())
-		s.g.Expect(string(a.PoolID)).To(Equal(want))
+		s.g.Expect(string(a.Pool)).To(Equal(want))
 	}
 	for i := range 62 {
 		s.cloud.Take(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 2, byte(i)}), 32))
@@ -174,9 +187,9 @@ func TestChoiceOfSubnet(t *testing.T) {
 	s.g.Expect(err).NotTo(HaveOccurred())
 	a, err = s.take("b", 1)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect(string(a.PoolID)).To(Equal("s"), "24 addresses are free, and 16 of the small one")
+	s.g.Expect(string(a.Pool)).To(Equal("s"), "24 addresses are free, and 16 of the small one")
 	r := &v1alpha1.NetResourceSet{}
-	s.ops["b"].PopulateStatusFields(r)
+	s.describe("b", r)
 	s.g.Expect(r.Status.IPAM.AvailableSubnetIDs).To(Equal([]string{"large", "s", "small"}))
 }
 
@@ -247,7 +260,7 @@ func TestManagerCountsIPv4OfDualStackNode(t *testing.T) {
 		_, _ = s.take("a", 3)
 		s.cloud.SetFault(nil)
 		s.g.Expect(s.has("a")).To(HaveLen(3))
-		m, err := netresource.New(netresource.Config{Instances: s.p, API: memapi.New(), Log: slog.New(slog.DiscardHandler)})
+		m, err := netresource.New(netresource.Config{Provider: s.p, API: memapi.New(), Log: slog.New(slog.DiscardHandler)})
 		s.g.Expect(err).NotTo(HaveOccurred())
 		m.SetInstancesAPIReadiness(true)
 		o := s.objs["a"].DeepCopy()
@@ -280,7 +293,8 @@ func TestIPv6AloneIsCounted(t *testing.T) {
 	})
 	a, err := s.take("a", 4)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect([]int{a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6}).To(Equal([]int{0, 6}))
+	s.g.Expect(a.Addresses).To(Equal(4))
+	s.g.Expect(s.state("a").CountsIPv4).To(BeFalse())
 	s.g.Expect(s.has("a")).To(Equal([]string{"fd00::2", "fd00::3", "fd00::4", "fd00::5"}))
 }
 
@@ -292,7 +306,7 @@ func TestFragmentedSubnetGivesAddresses(t *testing.T) {
 	})
 	s.cloud.Take(pfx("10.0.0.33/32"))
 	s.cloud.Take(pfx("10.0.0.50/32"))
-	s.g.Expect(s.ops["a"].IsPrefixDelegated()).To(BeTrue())
+	s.g.Expect(s.state("a").Prefixes).To(BeTrue())
 	_, err := s.take("a", 20)
 	s.g.Expect(err).NotTo(HaveOccurred())
 	s.g.Expect(s.has("a")).To(Equal([]string{"10.0.0.16/28"}), "one prefix is whole, and none more")
@@ -304,7 +318,7 @@ func TestFragmentedSubnetGivesAddresses(t *testing.T) {
 	s.g.Expect(err).NotTo(HaveOccurred())
 	s.g.Expect(s.cloud.Calls()["assign"]).To(Equal(before+1), "no prefix is asked for")
 	s.use("a", "10.0.0.17", "10.0.0.2")
-	s.g.Expect(s.ops["a"].GetUsedIPWithPrefixes()).To(Equal(17))
+	s.g.Expect(s.state("a").Used).To(Equal(17))
 	s.now = s.now.Add(11 * time.Minute)
 	s.read()
 	before = s.cloud.Calls()["assign"]
@@ -321,20 +335,18 @@ func TestFragmentedSubnetGivesAddresses(t *testing.T) {
 // A machine, or an interface, that is full does not make its subnet fragmented.
 func TestFullInterfaceDoesNotFragmentSubnet(t *testing.T) {
 	s := newScene(t, func(c *memcloud.Config, p *cloudpool.Config) { c.PrefixLen, p.Prefixes = 28, true })
-	s.cloud.SetFault(func(memcloud.Call) memcloud.Fault { return memcloud.None })
-	a, err := s.ops["a"].PrepareIPAllocation(slog.Default())
+	_, err := s.cloud.Assign(t.Context(), "machine-a", "eni-1", cloud.Want{Count: 6}) // another user of the cloud
 	s.g.Expect(err).NotTo(HaveOccurred())
-	_, err = s.cloud.Assign(t.Context(), "machine-a", a.InterfaceID, cloud.Want{Count: 6}) // another user of the cloud
+	a, err := s.take("a", 32)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	a.MaxIPsToAllocate = 32
-	s.g.Expect(s.ops["a"].AllocateIPs(t.Context(), a)).To(MatchError(cloud.ErrFull))
+	s.g.Expect([]any{a.Interface, a.Addresses}).To(Equal([]any{"eni-3", 32}), "its first interface is full")
 	_, err = s.take("b", 16)
 	s.g.Expect(err).NotTo(HaveOccurred())
 	s.g.Expect(s.has("b")).To(HaveLen(1))
-	next, err := s.ops["a"].PrepareIPAllocation(slog.Default())
+	calls := s.cloud.Calls()["assign"]
+	_, err = s.take("a", 16)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect(next.InterfaceID).To(BeEmpty(), "the interface is not asked again for some time")
-	s.g.Expect(next.PoolID).To(Equal(v1alpha1.PoolID("s")))
+	s.g.Expect(s.cloud.Calls()["assign"]).To(Equal(calls+1), "the full interface is not asked again for some time")
 }
 
 // Only an interface that is owned, empty, and neither the first one, a trunk nor an EFA is deleted.
@@ -383,14 +395,14 @@ func TestTrunkAndExcludedInterfaces(t *testing.T) {
 	s.cloud.Change("machine-a", "eni-1", func(i *cloud.Interface) { i.Exclude = true })
 	s.read()
 	s.g.Expect(s.has("a")).To(HaveLen(4))
-	s.g.Expect(s.ops["a"].GetMaximumAllocatableIPv4()).To(Equal(12))
+	s.g.Expect(s.state("a").Most).To(Equal(12))
 	a, err := s.take("a", 1)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect(a.InterfaceID).To(BeEmpty())
+	s.g.Expect(a.Interface).To(Equal("eni-3"), "a new one")
 	s.cloud.Change("machine-a", "eni-1", func(i *cloud.Interface) { i.Trunk = true })
 	s.read()
 	s.g.Expect(s.has("a")).To(HaveLen(1))
-	s.g.Expect(s.ops["a"].PrepareIPRelease(9, slog.Default()).IPsToRelease).To(HaveLen(1))
+	s.g.Expect(s.spare("a", 9)).To(HaveLen(1))
 }
 
 // Readings that are late do not undo the provider's changes, and an address that goes from
@@ -440,9 +452,9 @@ func TestAbsenceInOneReadingProvesNothing(t *testing.T) {
 	s.g.Expect(s.has("a")).To(HaveLen(5))
 	s.now = s.now.Add(61 * time.Second)
 	s.read()
-	_, err = s.ops["a"].ResyncInterfacesAndIPs(t.Context(), slog.Default())
+	_, err = s.p.State(t.Context(), s.objs["a"])
 	s.g.Expect(err).To(And(MatchError(netresource.ErrInstanceNotFound), MatchError(ContainSubstring("machine-a"))))
-	_, err = s.ops["a"].PrepareIPAllocation(slog.Default())
+	_, err = s.take("a", 1)
 	s.g.Expect(errors.Is(err, netresource.ErrInstanceNotFound)).To(BeTrue())
 }
 
@@ -541,13 +553,16 @@ func TestErrorsOfTheCloud(t *testing.T) {
 	s := newScene(t, func(c *memcloud.Config, _ *cloudpool.Config) { c.QPS = 1 })
 	_, err := s.take("a", 1)
 	s.g.Expect(errors.Is(err, netresource.ErrThrottled)).To(BeTrue(), "%v", err)
-	s.g.Expect(s.p.Resync(t.Context()).IsZero()).To(BeTrue())
+	_, err = s.p.Read(t.Context())
+	s.g.Expect(errors.Is(err, netresource.ErrThrottled)).To(BeTrue(), "%v", err)
+	s.now = s.now.Add(time.Second)
+	_, err = s.take("a", 6)
+	s.g.Expect(err).NotTo(HaveOccurred())
 	s.now = s.now.Add(time.Second)
 	s.cloud.Terminate("machine-a")
-	a := &netresource.AllocationAction{PoolID: "s", MaxIPsToAllocate: 1}
-	_, _, err = s.ops["a"].CreateInterface(t.Context(), a, slog.Default())
+	_, err = s.take("a", 1)
 	s.g.Expect(errors.Is(err, netresource.ErrInstanceNotFound)).To(BeTrue(), "%v", err)
-	s.g.Expect(s.ops["a"].ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"here"}})).To(MatchError(ContainSubstring(`release "here"`)))
+	s.g.Expect(s.p.Release(t.Context(), s.objs["a"], &netresource.ReleaseAction{IPsToRelease: []string{"here"}})).To(MatchError(ContainSubstring(`release "here"`)))
 }
 
 // One machine that can have no more does not keep others from the subnet; the machine tries
@@ -565,16 +580,18 @@ func TestFullMachineDoesNotCloseSubnet(t *testing.T) {
 	}
 	a, err := s.take("a", 1)
 	s.g.Expect(err).To(MatchError(cloud.ErrFull))
-	s.g.Expect(a.PoolID).To(Equal(v1alpha1.PoolID("s")))
+	s.g.Expect(a.Pool).To(Equal(v1alpha1.PoolID("s")))
 	a, err = s.take("a", 1)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect(a.PoolID).To(Equal(v1alpha1.PoolID("t")))
-	a, err = s.ops["b"].PrepareIPAllocation(slog.Default())
-	s.g.Expect(err).NotTo(HaveOccurred())
-	s.g.Expect(a.PoolID).To(Equal(v1alpha1.PoolID("s")), "the other machine asks for itself")
+	s.g.Expect(a.Pool).To(Equal(v1alpha1.PoolID("t")))
+	a, err = s.take("b", 1)
+	s.g.Expect(err).To(MatchError(cloud.ErrFull))
+	s.g.Expect(a.Pool).To(Equal(v1alpha1.PoolID("s")), "the other machine asks for itself")
 	s.now = s.now.Add(2*time.Minute + 1)
 	s.read()
-	s.g.Expect(s.p.GetPoolQuota()["s"]).To(Equal(v1alpha1.PoolQuota{AvailabilityZone: "zone-a"}))
+	quotas, err := s.p.Quotas(t.Context())
+	s.g.Expect(err).NotTo(HaveOccurred())
+	s.g.Expect(quotas["s"]).To(Equal(v1alpha1.PoolQuota{AvailabilityZone: "zone-a"}))
 	s.cloud.Take(pfx("10.0.1.0/28"))
 	s.read()
 	_, err = s.take("b", 1)
@@ -587,11 +604,11 @@ func TestStatusDescribesInterfaces(t *testing.T) {
 		c.Second = map[string]netip.Prefix{"s": pfx("fd00::/64")}
 	})
 	r := &v1alpha1.NetResourceSet{}
-	s.ops["a"].PopulateStatusFields(r)
+	s.describe("a", r)
 	s.g.Expect(r.Status.Interfaces).To(BeNil())
 	_, err := s.take("a", 1)
 	s.g.Expect(err).NotTo(HaveOccurred())
-	s.ops["a"].PopulateStatusFields(r)
+	s.describe("a", r)
 	s.g.Expect(r.Status.Interfaces).To(Equal(map[string]v1alpha1.NetResourceInterface{"eni-1": {
 		MAC:      "02:00:00:00:00:01",
 		Ranges:   []v1alpha1.SubnetRange{{CIDR: "10.0.0.0/24", Gateway: "10.0.0.1"}, {CIDR: "fd00::/64", Gateway: "fd00::1"}},
@@ -599,25 +616,9 @@ func TestStatusDescribesInterfaces(t *testing.T) {
 	}}))
 	r.Spec.IPAM.Pool = v1alpha1.AllocationMap{"10.0.0.1": {Resource: "eni-1"}}
 	s.release("a", 1)
-	s.ops["a"].PopulateStatusFields(r)
+	s.describe("a", r)
 	s.g.Expect(r.Status.Interfaces).To(HaveKey("eni-1"), "the pool still has its address")
 	r.Spec.IPAM.Pool = nil
-	s.ops["a"].PopulateStatusFields(r)
+	s.describe("a", r)
 	s.g.Expect(r.Status.Interfaces).To(BeNil())
-}
-
-func TestInterfaceOfAnActionListsItsAddresses(t *testing.T) {
-	s := newScene(t, plain)
-	_, err := s.take("a", 2)
-	s.g.Expect(err).NotTo(HaveOccurred())
-	a, err := s.ops["a"].PrepareIPAllocation(slog.Default())
-	s.g.Expect(err).NotTo(HaveOccurred())
-	var all []string
-	list := func(instance, id, ip, pool string) error {
-		all = append(all, instance+" "+id+" "+ip+" "+pool)
-		return nil
-	}
-	s.g.Expect(a.Interface.Resource.ForeachAddress("machine-a", list)).To(Succeed())
-	s.g.Expect(all).To(Equal([]string{"machine-a eni-1 10.0.0.2 s", "machine-a eni-1 10.0.0.3 s"}))
-	s.g.Expect(a.Interface.Resource.InterfaceID()).To(Equal("eni-1"))
 }

@@ -19,29 +19,29 @@ import (
 // A node takes three addresses of its machine's first interface. In the operator the manager
 // makes these calls.
 func Example() {
-	ctx, log := context.Background(), slog.New(slog.DiscardHandler)
+	ctx := context.Background()
 	machines := memcloud.New(memcloud.Config{
 		Subnets: map[string]netip.Prefix{"subnet-a": netip.MustParsePrefix("10.0.0.0/24")},
 	})
 	machines.AddInstance("i-1", "subnet-a")
-	p := cloudpool.New(cloudpool.Config{Cloud: machines, Log: log})
-	p.Resync(ctx)
+	p := cloudpool.New(cloudpool.Config{Cloud: machines, Log: slog.New(slog.DiscardHandler)})
+	if _, err := p.Read(ctx); err != nil {
+		panic(err)
+	}
 
 	set := &v1alpha1.NetResourceSet{}
 	set.Name, set.Spec.InstanceID = "node-a", "i-1"
-	node := p.CreateNetResource(set, nil)
-	a, err := node.PrepareIPAllocation(log)
+	if _, err := p.State(ctx, set); err != nil {
+		panic(err)
+	}
+	got, err := p.Allocate(ctx, set, 3)
 	if err != nil {
 		panic(err)
 	}
-	a.MaxIPsToAllocate = 3
-	if err := node.AllocateIPs(ctx, a); err != nil {
-		panic(err)
-	}
-	all, err := node.ResyncInterfacesAndIPs(ctx, log)
+	now, err := p.State(ctx, set)
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(a.InterfaceID, slices.Sorted(maps.Keys(all)))
+	fmt.Println(got.Interface, slices.Sorted(maps.Keys(now.Available)))
 	// Output: eni-1 [10.0.0.1 10.0.0.2 10.0.0.3]
 }

@@ -7,10 +7,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
@@ -18,13 +16,11 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// node implements netresource.NetResourceOperations for one node.
+// node is the provider's part for one NetResourceSet. p.mu guards it.
 type node struct {
 	p    *Provider
-	owns string // the machine under which owners of p has it; p.mu guards it
-
-	mu  sync.Mutex
-	obj *v1alpha1.NetResourceSet
+	set  *v1alpha1.NetResourceSet // the newest version, which is only read
+	owns string                   // the machine under which owners of p has it
 }
 
 // Families of addresses, as indexes of cloud.Limits.
@@ -33,16 +29,17 @@ const (
 	v6 = 1
 )
 
-// UpdatedNode implements netresource.NetResourceOperations.
-func (n *node) UpdatedNode(obj *v1alpha1.NetResourceSet) {
-	n.p.mu.Lock()
-	defer n.p.mu.Unlock()
-	n.mu.Lock()
-	n.obj = obj
-	n.mu.Unlock()
-	if n.p.nodes[obj.Name] == n {
-		n.own()
+// node returns the node of a NetResourceSet that State was called for.
+func (p *Provider) node(set *v1alpha1.NetResourceSet) (*node, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodes[set.Name]
+	if n == nil {
+		return nil, fmt.Errorf("find node %s: its State comes first", set.Name)
 	}
+	n.set = set
+	n.own()
+	return n, nil
 }
 
 // own records the node's machine. The caller holds p.mu.
@@ -72,18 +69,9 @@ func before(a, b *v1alpha1.NetResourceSet) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// object returns the newest version of the NetResourceSet, which is only read.
-func (n *node) object() *v1alpha1.NetResourceSet {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.obj
-}
-
-// instance returns the ID of the node's machine: without one, the name of the node.
-func (n *node) instance() string {
-	obj := n.object()
-	return cmp.Or(obj.Spec.InstanceID, obj.Name)
-}
+// instance returns the ID of the node's machine: without one, the name of the node. The caller
+// holds p.mu.
+func (n *node) instance() string { return cmp.Or(n.set.Spec.InstanceID, n.set.Name) }
 
 // machine returns the node's machine, unless an older NetResourceSet has it. The caller holds
 // p.mu.
@@ -95,7 +83,7 @@ func (n *node) machine() (*cloud.Instance, error) {
 			netresource.ErrInstanceNotFound)
 	}
 	for other := range n.p.owners[id] { // its addresses would be those of two nodes
-		if first := other.object(); other != n && before(first, n.object()) {
+		if first := other.set; other != n && before(first, n.set) {
 			return nil, fmt.Errorf("find machine %q: it is the machine of NetResourceSet %s: "+
 				"want another spec.instanceID, which follows from cadastre.instanceID or the Node's providerID", id, first.Name)
 		}
@@ -103,16 +91,20 @@ func (n *node) machine() (*cloud.Instance, error) {
 	return m, nil
 }
 
-// PopulateStatusFields implements netresource.NetResourceOperations. An interface stays in
-// the status for as long as an address of it is in the pool.
-func (n *node) PopulateStatusFields(r *v1alpha1.NetResourceSet) {
-	n.p.mu.Lock()
-	defer n.p.mu.Unlock()
+// Describe implements netresource.Provider. An interface stays in the status for as long as an
+// address of it is in the pool.
+func (p *Provider) Describe(_ context.Context, r *v1alpha1.NetResourceSet) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodes[r.Name]
+	if n == nil {
+		return nil
+	}
 	m, err := n.machine()
 	if err != nil {
-		return
+		return nil //nolint:nilerr // State has returned it
 	}
-	subnets := n.p.subnetsFor(m)
+	subnets := p.subnetsFor(m)
 	r.Status.IPAM.AvailableSubnetIDs = nil
 	for _, s := range subnets[:min(len(subnets), 256)] {
 		r.Status.IPAM.AvailableSubnetIDs = append(r.Status.IPAM.AvailableSubnetIDs, s.ID)
@@ -126,12 +118,13 @@ func (n *node) PopulateStatusFields(r *v1alpha1.NetResourceSet) {
 	}
 	for _, i := range m.Interfaces {
 		if !i.Trunk && slices.ContainsFunc(i.Blocks, func(b cloud.Block) bool { return !b.Primary }) {
-			all[i.ID] = described(i, n.p.view.subnets)
+			all[i.ID] = described(i, p.view.subnets)
 		}
 	}
 	if r.Status.Interfaces = all; len(all) == 0 {
 		r.Status.Interfaces = nil
 	}
+	return nil
 }
 
 // described returns an interface as the status has it.
@@ -154,16 +147,38 @@ func described(i *cloud.Interface, subnets map[string]*cloud.Subnet) v1alpha1.Ne
 	return d
 }
 
-// ResyncInterfacesAndIPs implements netresource.NetResourceOperations.
-func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.AllocationMap, error) {
-	pool := n.object().Spec.IPAM.Pool
-	n.p.mu.Lock()
-	defer n.p.mu.Unlock()
+// State implements netresource.Provider.
+func (p *Provider) State(_ context.Context, set *v1alpha1.NetResourceSet) (s netresource.State, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodes[set.Name]
+	if n == nil {
+		n = &node{p: p}
+		p.nodes[set.Name] = n
+	}
+	n.set = set
+	n.own()
 	m, err := n.machine()
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	all := v1alpha1.AllocationMap{}
+	s = netresource.State{
+		Available: n.available(m),
+		Most:      p.most(m),
+		Least:     p.config.Pre,
+		Prefixes:  p.prefixSize(m, p.counted()) > 1,
+		// IPv6 addresses come first, and IPv4 addresses are counted: what is half done goes on.
+		CountsIPv4: p.config.IPv4,
+	}
+	if s.Prefixes {
+		s.Used = n.usedPrefixes(m)
+	}
+	return s, nil
+}
+
+// available returns the addresses of a machine for pods.
+func (n *node) available(m *cloud.Instance) v1alpha1.AllocationMap {
+	pool, all := n.set.Spec.IPAM.Pool, v1alpha1.AllocationMap{}
 	for _, i := range m.Interfaces {
 		for _, b := range i.Blocks {
 			if b.Primary || i.Trunk {
@@ -176,55 +191,25 @@ func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.A
 			all[key] = v1alpha1.AllocationIP{Resource: i.ID, SubnetID: cmp.Or(b.Subnet, i.Subnet)}
 		}
 	}
-	return all, nil
+	return all
 }
 
-// GetMaximumAllocatableIPv4 implements netresource.NetResourceOperations. It counts IPv6
-// addresses for a node that has only those.
-func (n *node) GetMaximumAllocatableIPv4() int {
-	n.p.mu.Lock()
-	defer n.p.mu.Unlock()
-	m, err := n.machine()
-	if err != nil {
-		return 0
-	}
+// most returns the number of addresses that a machine can have for pods, of the family that
+// the manager counts.
+func (p *Provider) most(m *cloud.Instance) int {
 	interfaces := m.Limits.Interfaces
 	for _, i := range m.Interfaces {
 		if i.Trunk || i.Exclude {
 			interfaces--
 		}
 	}
-	f := n.p.counted()
-	return max(interfaces, 0) * m.Limits.Addresses[f] * n.p.prefixSize(m, f)
+	f := p.counted()
+	return max(interfaces, 0) * m.Limits.Addresses[f] * p.prefixSize(m, f)
 }
 
-// GetMinimumAllocatableIPv4 implements netresource.NetResourceOperations.
-func (n *node) GetMinimumAllocatableIPv4() int { return n.p.config.Pre }
-
-// GetMaximumBurstableAllocatableIPv4 implements netresource.NetResourceOperations.
-func (n *node) GetMaximumBurstableAllocatableIPv4() int { return 0 }
-
-// IsPrefixDelegated implements netresource.NetResourceOperations.
-func (n *node) IsPrefixDelegated() bool {
-	n.p.mu.Lock()
-	defer n.p.mu.Unlock()
-	m, err := n.machine()
-	return err == nil && n.p.prefixSize(m, n.p.counted()) > 1
-}
-
-// CountsIPv4 implements netresource.IPv4Counter.
-func (n *node) CountsIPv4() bool { return n.p.config.IPv4 }
-
-// GetUsedIPWithPrefixes implements netresource.NetResourceOperations.
-func (n *node) GetUsedIPWithPrefixes() int {
-	used := n.object().Status.IPAM.Used
-	n.p.mu.Lock()
-	defer n.p.mu.Unlock()
-	m, err := n.machine()
-	if err != nil {
-		return 0
-	}
-	in, count := usedIn(used), 0
+// usedPrefixes counts the addresses of a machine's prefixes of which one is used.
+func (n *node) usedPrefixes(m *cloud.Instance) (count int) {
+	in := usedIn(n.set.Status.IPAM.Used)
 	for _, i := range m.Interfaces {
 		for _, b := range i.Blocks {
 			if !b.Primary && family(b.Prefix) == n.p.counted() && in(b.Prefix) {

@@ -4,7 +4,6 @@
 package cloudpool_test
 
 import (
-	"log/slog"
 	"testing"
 	"time"
 
@@ -17,18 +16,20 @@ func TestTheAddressesOfAMachineAreThoseOfOneNode(t *testing.T) {
 	s := newScene(t, plain)
 	b := s.objs["b"].DeepCopy()
 	b.Spec.InstanceID, b.CreationTimestamp = "machine-a", metav1.NewTime(s.now.Add(time.Minute))
-	s.ops["b"].UpdatedNode(b)
+	s.objs["b"] = b
+	s.known("b")
 	_, err := s.take("a", 4)
 	s.g.Expect(err).NotTo(HaveOccurred())
 	s.g.Expect(s.has("a")).To(HaveLen(4))
-	all, err := s.ops["b"].ResyncInterfacesAndIPs(t.Context(), slog.Default())
-	s.g.Expect(all).To(BeEmpty())
+	state, err := s.p.State(t.Context(), b)
+	s.g.Expect(state.Available).To(BeEmpty())
 	s.g.Expect(err).To(MatchError(And(ContainSubstring("machine-a"), ContainSubstring("NetResourceSet a"))))
 
-	s.p.Forget("a")
+	s.g.Expect(s.p.Forget(t.Context(), "a")).To(Succeed())
 	s.g.Expect(s.has("b")).To(HaveLen(4), "the first node is gone")
 	b = b.DeepCopy()
 	b.Spec.InstanceID = "machine-b"
-	s.ops["b"].UpdatedNode(b)
+	s.objs["b"] = b
+	s.known("b")
 	s.g.Expect(s.has("b")).To(BeEmpty())
 }

@@ -4,10 +4,8 @@
 package cloudpool
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -17,18 +15,20 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// PrepareIPRelease implements netresource.NetResourceOperations. It chooses free blocks,
-// those of the highest device and the highest address first. Of a dual-stack node it
-// chooses as many IPv6 addresses as leave one for each IPv4 address.
-func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.ReleaseAction {
-	in := usedIn(n.object().Status.IPAM.Used)
-	p := n.p
+// Spare implements netresource.Provider. It chooses free blocks, those of the highest device
+// and the highest address first. Of a dual-stack node it chooses as many IPv6 addresses as
+// leave one for each IPv4 address.
+func (p *Provider) Spare(_ context.Context, set *v1alpha1.NetResourceSet, excess int) (keys []string, err error) {
+	n, err := p.node(set)
+	if err != nil {
+		return nil, err
+	}
+	in := usedIn(set.Status.IPAM.Used)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := &netresource.ReleaseAction{}
 	m, err := n.machine()
 	if err != nil {
-		return a
+		return nil, nil //nolint:nilerr // State has returned it
 	}
 	left := [2]int{excess, excess}
 	if p.config.IPv4 && p.config.IPv6 {
@@ -43,14 +43,11 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 			if b.Primary || in(b.Prefix) || sizeOf(b.Prefix) > left[f] {
 				continue
 			}
-			if len(a.IPsToRelease) == 0 {
-				a.InterfaceID, a.PoolID = i.ID, v1alpha1.PoolID(cmp.Or(b.Subnet, i.Subnet))
-			}
-			a.IPsToRelease = append(a.IPsToRelease, handshake.Key(b.Prefix))
+			keys = append(keys, handshake.Key(b.Prefix))
 			left[f] -= sizeOf(b.Prefix)
 		}
 	}
-	return a
+	return keys, nil
 }
 
 // highestFirst returns blocks sorted by family and address, the highest first.
@@ -60,23 +57,26 @@ func highestFirst(blocks []cloud.Block) []cloud.Block {
 	})
 }
 
-// ReleaseIPs implements netresource.NetResourceOperations. It deletes an interface that has
-// become empty by that, if the provider may.
-func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) error {
-	byInterface, order, err := n.interfacesOf(a)
+// Release implements netresource.Provider. It deletes an interface that has become empty by
+// that, if the provider may.
+func (p *Provider) Release(ctx context.Context, set *v1alpha1.NetResourceSet, a *netresource.ReleaseAction) error {
+	n, err := p.node(set)
 	if err != nil {
 		return err
 	}
-	instance := n.instance()
+	instance, byInterface, order, err := n.interfacesOf(a)
+	if err != nil {
+		return err
+	}
 	for _, iface := range order {
 		blocks := byInterface[iface]
-		if err := n.p.config.Cloud.Unassign(ctx, instance, iface, blocks); err != nil {
+		if err := p.config.Cloud.Unassign(ctx, instance, iface, blocks); err != nil {
 			return translated(fmt.Errorf("unassign %d blocks of interface %q of machine %q: %w",
 				len(blocks), iface, instance, err))
 		}
 		n.removed(instance, iface, blocks)
-		if !n.needs(iface, blocks) {
-			n.p.deleteEmpty(ctx, instance, iface)
+		if !needs(set, iface, blocks) {
+			p.deleteEmpty(ctx, instance, iface)
 		}
 	}
 	return nil
@@ -84,11 +84,10 @@ func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) err
 
 // needs reports whether the node's pool has an address of an interface beside those that
 // are released. A reading may lack it, and pods may use it.
-func (n *node) needs(iface string, released []netip.Prefix) bool {
-	obj := n.object()
-	for key, at := range obj.Spec.IPAM.Pool {
+func needs(set *v1alpha1.NetResourceSet, iface string, released []netip.Prefix) bool {
+	for key, at := range set.Spec.IPAM.Pool {
 		p, err := handshake.ParseKey(key)
-		if at.Resource != iface || obj.Status.IPAM.ReleaseIPs[key] == handshake.Released {
+		if at.Resource != iface || set.Status.IPAM.ReleaseIPs[key] == handshake.Released {
 			continue
 		}
 		if err != nil || !slices.Contains(released, p) {
@@ -98,18 +97,24 @@ func (n *node) needs(iface string, released []netip.Prefix) bool {
 	return false
 }
 
-// interfacesOf sorts the blocks of an action by interface. Blocks that the machine does not
-// have are left out if the action does not name their interface.
-func (n *node) interfacesOf(a *netresource.ReleaseAction) (all map[string][]netip.Prefix, order []string, err error) {
+// interfacesOf returns the node's machine, and the blocks of an action by interface. Blocks that
+// the machine does not have are left out if the action does not name their interface.
+func (n *node) interfacesOf(a *netresource.ReleaseAction) (
+	instance string,
+	all map[string][]netip.Prefix,
+	order []string,
+	err error,
+) {
 	p := n.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.view.machines[n.instance()]
+	instance = n.instance()
+	m := p.view.machines[instance]
 	all = map[string][]netip.Prefix{}
 	for _, text := range a.IPsToRelease {
 		b, err := handshake.ParseKey(text)
 		if err != nil {
-			return nil, nil, fmt.Errorf("release %q: it %w", text, err)
+			return "", nil, nil, fmt.Errorf("release %q: it %w", text, err)
 		}
 		on := a.InterfaceID
 		if m != nil {
@@ -127,7 +132,7 @@ func (n *node) interfacesOf(a *netresource.ReleaseAction) (all map[string][]neti
 		}
 		all[on] = append(all[on], b)
 	}
-	return all, order, nil
+	return instance, all, order, nil
 }
 
 // removed records blocks that the cloud has taken from an interface.

@@ -8,7 +8,7 @@
 // The NetResourceSets are authoritative. A block in a node's pool when the node is first
 // seen belongs to the node, whether or not an AddressPool contains it. So does a block without
 // an owner of which the node reports an address in use. Nothing is allocated before the first
-// call of Resync, which must come after all NetResourceSets were seen: an operator that starts
+// call of Read, which must come after all NetResourceSets were seen: an operator that starts
 // would otherwise allocate the block of another node. Until then the newest version of each
 // object counts; after that, only what this provider allocates and releases. A block that an
 // earlier operator has announced for a node (IntentAnnotation) is the node's, too. If the block
@@ -23,7 +23,7 @@
 // and it gets more of the family that it has.
 //
 // A CIDR that is removed from its AddressPool provides no more blocks; nodes keep theirs.
-// A CIDR that overlaps another is tried again with every Resync. A released block, also
+// A CIDR that overlaps another is tried again with every Read. A released block, also
 // of a deleted node, cools before it is allocated again. Every method may be called from
 // any goroutine.
 package clusterpool
@@ -47,7 +47,7 @@ import (
 var (
 	// ErrNoPool is returned if no AddressPool has a CIDR.
 	ErrNoPool = errors.New("clusterpool: no AddressPool has a CIDR: create one")
-	// ErrNotSynced is returned before the first Resync.
+	// ErrNotSynced is returned before the first Read.
 	ErrNotSynced = errors.New("clusterpool: not all NetResourceSets are known yet")
 )
 
@@ -79,11 +79,7 @@ type poolRange struct {
 	drained bool
 }
 
-var (
-	_ netresource.AllocationImplementation = (*Provider)(nil)
-	_ netresource.Forgetter                = (*Provider)(nil)
-	_ netresource.IntentReader             = (*Provider)(nil)
-)
+var _ netresource.Provider = (*Provider)(nil)
 
 // New returns a provider without pools.
 func New(c Config) *Provider {
@@ -252,11 +248,11 @@ func (p *Provider) free(family int, pool string) (n int64) {
 	return n
 }
 
-// ReadsIntents implements netresource.IntentReader.
-func (p *Provider) ReadsIntents() bool { return true }
+// Traits implements netresource.Provider.
+func (p *Provider) Traits() netresource.Traits { return netresource.Traits{ReadsIntents: true} }
 
-// GetPoolQuota implements netresource.AllocationImplementation.
-func (p *Provider) GetPoolQuota() v1alpha1.PoolQuotaMap {
+// Quotas implements netresource.Provider.
+func (p *Provider) Quotas(context.Context) (v1alpha1.PoolQuotaMap, error) {
 	p.mu.Lock()
 	names := map[string]bool{}
 	for _, r := range p.ranges {
@@ -267,14 +263,14 @@ func (p *Provider) GetPoolQuota() v1alpha1.PoolQuotaMap {
 	for name := range names {
 		quotas[v1alpha1.PoolID(name)] = v1alpha1.PoolQuota{AvailableIPs: int(p.Status(name).Free)}
 	}
-	return quotas
+	return quotas, nil
 }
 
-// Resync implements netresource.AllocationImplementation. It reads nothing: from the first
-// call on the provider itself is authoritative.
-func (p *Provider) Resync(ctx context.Context) time.Time {
-	if ctx.Err() != nil {
-		return time.Time{}
+// Read implements netresource.Provider. It reads nothing: from the first call on the provider
+// itself is authoritative.
+func (p *Provider) Read(ctx context.Context) (time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -300,41 +296,16 @@ func (p *Provider) Resync(ctx context.Context) time.Time {
 			_ = p.use(p.pools[name]) // Status reports the error
 		}
 	}
-	return p.config.Now()
+	return p.config.Now(), nil
 }
 
-// CreateNetResource implements netresource.AllocationImplementation.
-func (p *Provider) CreateNetResource(
-	obj *v1alpha1.NetResourceSet,
-	_ *netresource.NetResource,
-) netresource.NetResourceOperations {
+// Forget implements netresource.Provider.
+func (p *Provider) Forget(_ context.Context, name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.nodes[obj.Name]
+	n := p.nodes[name]
 	if n == nil {
-		n = &node{
-			provider: p,
-			name:     obj.Name,
-			blocks:   map[netip.Prefix]blocks.Owner{},
-			held:     map[netip.Prefix]blocks.Owner{},
-		}
-		p.nodes[obj.Name] = n
-	}
-	n.update(obj)
-	if p.synced {
-		n.load()
-		n.claimUsed()
-	}
-	return n
-}
-
-// Forget implements netresource.Forgetter.
-func (p *Provider) Forget(nodeName string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := p.nodes[nodeName]
-	if n == nil {
-		return
+		return nil
 	}
 	for prefix := range n.blocks {
 		_ = n.drop(prefix) // the node holds it, so this cannot fail
@@ -342,6 +313,6 @@ func (p *Provider) Forget(nodeName string) {
 	for prefix, owner := range n.held {
 		_ = p.sets[family(prefix)].Return(owner, prefix) // likewise
 	}
-	n.gone = true
-	delete(p.nodes, nodeName)
+	delete(p.nodes, name)
+	return nil
 }

@@ -48,54 +48,106 @@ func set(name string, blocks ...string) *v1alpha1.NetResourceSet {
 	return n
 }
 
-// keys are the blocks of a node.
-func keys(t *testing.T, ops netresource.NetResourceOperations) []string {
-	all, err := ops.ResyncInterfacesAndIPs(t.Context(), slog.Default())
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	return slices.Sorted(maps.Keys(all))
+// served is a node, which a test calls as the manager does.
+type served struct {
+	t   *testing.T
+	p   *clusterpool.Provider
+	set *v1alpha1.NetResourceSet
 }
 
-func action(n int) *netresource.AllocationAction {
-	return &netresource.AllocationAction{MaxIPsToAllocate: n}
+// serve makes a provider serve a node.
+func serve(t *testing.T, p *clusterpool.Provider, set *v1alpha1.NetResourceSet) *served {
+	n := &served{t, p, set}
+	n.state()
+	return n
 }
+
+func (n *served) state() netresource.State {
+	s, err := n.p.State(n.t.Context(), n.set)
+	NewWithT(n.t).Expect(err).NotTo(HaveOccurred())
+	return s
+}
+
+// update makes a version the newest one.
+func (n *served) update(set *v1alpha1.NetResourceSet) {
+	n.set = set
+	n.state()
+}
+
+var errNothing = errors.New("there is nothing left")
+
+// allocate allocates addresses. The error is errNothing if the node gets none.
+func (n *served) allocate(wanted int) error {
+	got, err := n.p.Allocate(n.t.Context(), n.set, wanted)
+	if err == nil && got.Addresses == 0 {
+		return errNothing
+	}
+	return err
+}
+
+func (n *served) spare(excess int) []string {
+	keys, err := n.p.Spare(n.t.Context(), n.set, excess)
+	NewWithT(n.t).Expect(err).NotTo(HaveOccurred())
+	return keys
+}
+
+func (n *served) release(keys ...string) error {
+	return n.p.Release(n.t.Context(), n.set, &netresource.ReleaseAction{IPsToRelease: keys})
+}
+
+// keys are the blocks of a node.
+func keys(n *served) []string { return slices.Sorted(maps.Keys(n.state().Available)) }
 
 // message returns the error of the status.
-func message(ops netresource.NetResourceOperations) string {
-	n := set("")
-	ops.PopulateStatusFields(n)
-	return n.Status.IPAM.OperatorStatus.Error
+func message(n *served) string {
+	copied := set(n.set.Name)
+	NewWithT(n.t).Expect(n.p.Describe(n.t.Context(), copied)).To(Succeed())
+	return copied.Status.IPAM.OperatorStatus.Error
+}
+
+func read(t *testing.T, p *clusterpool.Provider) {
+	_, err := p.Read(t.Context())
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+}
+
+func forget(t *testing.T, p *clusterpool.Provider, node string) {
+	NewWithT(t).Expect(p.Forget(t.Context(), node)).To(Succeed())
+}
+
+func quotas(t *testing.T, p *clusterpool.Provider) v1alpha1.PoolQuotaMap {
+	all, err := p.Quotas(t.Context())
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return all
 }
 
 func TestAllocateAndReleaseBlocks(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 24, "10.10.0.0/23", "10.20.0.0/24"))).To(Succeed())
-	a := p.CreateNetResource(set("a"), nil)
-	_, err := a.PrepareIPAllocation(nil)
-	g.Expect(errors.Is(err, clusterpool.ErrNotSynced)).To(BeTrue(), "another node may have it")
-	g.Expect(a.AllocateIPs(t.Context(), action(1))).To(MatchError(clusterpool.ErrNotSynced))
-	b := p.CreateNetResource(set("b", "10.10.1.0/24"), nil)
-	p.Resync(t.Context())
-	g.Expect(a.AllocateIPs(t.Context(), action(1))).To(Succeed())
-	g.Expect(keys(t, a)).To(Equal([]string{"10.10.0.0/24"}))
-	g.Expect(keys(t, b)).To(Equal([]string{"10.10.1.0/24"}), "re-occupied")
-	g.Expect(p.GetPoolQuota()["a"].AvailableIPs).To(Equal(256))
-	g.Expect(a.AllocateIPs(t.Context(), action(300))).To(Succeed(), "the first range is full: it goes on with the second")
-	g.Expect(keys(t, a)).To(Equal([]string{"10.10.0.0/24", "10.20.0.0/24"}))
-	g.Expect(b.AllocateIPs(t.Context(), action(1))).NotTo(Succeed())
-	g.Expect(keys(t, b)).To(HaveLen(1), "nothing is half done")
+	a := serve(t, p, set("a"))
+	g.Expect(a.allocate(1)).To(MatchError(clusterpool.ErrNotSynced), "another node may have it")
+	b := serve(t, p, set("b", "10.10.1.0/24"))
+	read(t, p)
+	g.Expect(a.allocate(1)).To(Succeed())
+	g.Expect(keys(a)).To(Equal([]string{"10.10.0.0/24"}))
+	g.Expect(keys(b)).To(Equal([]string{"10.10.1.0/24"}), "re-occupied")
+	g.Expect(quotas(t, p)["a"].AvailableIPs).To(Equal(256))
+	g.Expect(a.allocate(300)).To(Succeed(), "the first range is full: it goes on with the second")
+	g.Expect(keys(a)).To(Equal([]string{"10.10.0.0/24", "10.20.0.0/24"}))
+	g.Expect(b.allocate(1)).NotTo(Succeed())
+	g.Expect(keys(b)).To(HaveLen(1), "nothing is half done")
 
-	r := a.PrepareIPRelease(256, nil)
-	g.Expect(r.IPsToRelease).To(Equal([]string{"10.20.0.0/24"}))
-	g.Expect(a.PrepareIPRelease(255, nil).IPsToRelease).To(BeEmpty(), "less than a block")
-	g.Expect(a.ReleaseIPs(t.Context(), r)).To(Succeed())
-	g.Expect(a.ReleaseIPs(t.Context(), r)).To(Succeed(), "what is not there is no error")
-	g.Expect(b.AllocateIPs(t.Context(), action(1))).To(Succeed())
-	g.Expect(keys(t, b)).To(Equal([]string{"10.10.1.0/24", "10.20.0.0/24"}))
-	p.Forget("b")
-	p.Forget("c")
-	g.Expect(b.AllocateIPs(t.Context(), action(1))).NotTo(Succeed(), "it is gone")
-	g.Expect(p.GetPoolQuota()["a"].AvailableIPs).To(Equal(512))
+	back := a.spare(256)
+	g.Expect(back).To(Equal([]string{"10.20.0.0/24"}))
+	g.Expect(a.spare(255)).To(BeEmpty(), "less than a block")
+	g.Expect(a.release(back...)).To(Succeed())
+	g.Expect(a.release(back...)).To(Succeed(), "what is not there is no error")
+	g.Expect(b.allocate(1)).To(Succeed())
+	g.Expect(keys(b)).To(Equal([]string{"10.10.1.0/24", "10.20.0.0/24"}))
+	forget(t, p, "b")
+	forget(t, p, "c")
+	g.Expect(b.allocate(1)).NotTo(Succeed(), "it is gone")
+	g.Expect(quotas(t, p)["a"].AvailableIPs).To(Equal(512))
 }
 
 func TestBothFamiliesOrNone(t *testing.T) {
@@ -103,14 +155,15 @@ func TestBothFamiliesOrNone(t *testing.T) {
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("four", 28, "10.1.0.0/24"))).To(Succeed())
 	g.Expect(p.SetPool(pool("six", 112, "fd00::/111"))).To(Succeed())
-	p.Resync(t.Context())
-	a, b, c := p.CreateNetResource(set("a"), nil), p.CreateNetResource(set("b", "10.1.0.240/28"), nil), p.CreateNetResource(set("c"), nil)
-	g.Expect(a.AllocateIPs(t.Context(), action(20))).To(Succeed())
-	g.Expect(keys(t, a)).To(Equal([]string{"10.1.0.0/28", "10.1.0.16/28", "fd00::/112"}))
-	g.Expect(b.AllocateIPs(t.Context(), action(1))).To(Succeed())
-	g.Expect(keys(t, b)).To(Equal([]string{"10.1.0.240/28", "10.1.0.32/28", "fd00::1:0/112"}), "the missing family is added")
-	g.Expect(c.AllocateIPs(t.Context(), action(1))).NotTo(Succeed())
-	g.Expect(keys(t, c)).To(BeEmpty(), "IPv6 is full: no IPv4 either")
+	read(t, p)
+	a, c := serve(t, p, set("a")), serve(t, p, set("c"))
+	g.Expect(a.allocate(20)).To(Succeed())
+	g.Expect(keys(a)).To(Equal([]string{"10.1.0.0/28", "10.1.0.16/28", "fd00::/112"}))
+	b := serve(t, p, set("b", "10.1.0.240/28"))
+	g.Expect(b.allocate(1)).To(Succeed())
+	g.Expect(keys(b)).To(Equal([]string{"10.1.0.240/28", "10.1.0.32/28", "fd00::1:0/112"}), "the missing family is added")
+	g.Expect(c.allocate(1)).NotTo(Succeed())
+	g.Expect(keys(c)).To(BeEmpty(), "IPv6 is full: no IPv4 either")
 	g.Expect(p.Status("four").Free).To(Equal(int64(16 * 12)))
 }
 
@@ -121,18 +174,18 @@ func TestUsedBlocksAreNotReleased(t *testing.T) {
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("ones", 32, "10.1.0.0/18"))).To(Succeed())
 	g.Expect(p.SetPool(pool("six", 120, "fd00::/112"))).To(Succeed())
-	p.Resync(t.Context())
-	a := p.CreateNetResource(set("a", "10.2.0.0/28", "10.2.0.16/28"), nil)
-	g.Expect(a.AllocateIPs(t.Context(), action(16384))).To(Succeed())
+	read(t, p)
+	a := serve(t, p, set("a", "10.2.0.0/28", "10.2.0.16/28"))
+	g.Expect(a.allocate(16384)).To(Succeed())
 	obj := set("a")
 	obj.Status.IPAM.Used = v1alpha1.AllocationMap{"10.2.0.17": {}, "10.3.0.1": {}, "fd00::1": {}, "here": {}}
 	for ip := netip.MustParseAddr("10.1.0.0"); len(obj.Status.IPAM.Used) < 16384; ip = ip.Next() {
 		obj.Status.IPAM.Used[ip.String()] = v1alpha1.AllocationIP{}
 	}
-	a.UpdatedNode(obj)
-	back := a.PrepareIPRelease(1000, nil).IPsToRelease // a comparison of each with each would take seconds
+	a.update(obj)
+	back := a.spare(1000) // a comparison of each with each would take seconds
 	g.Expect(back).To(ConsistOf("10.1.63.252", "10.1.63.253", "10.1.63.254", "10.1.63.255", "10.2.0.0/28"))
-	g.Expect(a.GetUsedIPWithPrefixes()).To(Equal(16380+16), "of the family that watermarks count")
+	g.Expect(a.state().Used).To(Equal(16380+16), "of the family that watermarks count")
 }
 
 // A cluster that was restored may have lost who was given what; who uses what its
@@ -143,17 +196,17 @@ func TestBlockInUseStaysWithItsNode(t *testing.T) {
 	g.Expect(p.SetPool(pool("pods", 28, "10.1.0.0/26"))).To(Succeed())
 	a := set("a", "10.1.0.0/28")
 	a.Status.IPAM.Used = v1alpha1.AllocationMap{"10.1.0.2": {}, "10.1.0.17": {}, "10.1.0.18": {}, "10.1.0.34": {}, "192.0.2.1": {}, "here": {}}
-	opsA := p.CreateNetResource(a, nil)
-	opsB := p.CreateNetResource(set("b", "10.1.0.32/28"), nil)
-	p.Resync(t.Context())
-	g.Expect(keys(t, opsA)).To(Equal([]string{"10.1.0.0/28", "10.1.0.16/28"}), "the third one is another's by his pool")
+	opsA := serve(t, p, a)
+	opsB := serve(t, p, set("b", "10.1.0.32/28"))
+	read(t, p)
+	g.Expect(keys(opsA)).To(Equal([]string{"10.1.0.0/28", "10.1.0.16/28"}), "the third one is another's by his pool")
 	g.Expect(message(opsB)).To(BeEmpty())
-	g.Expect(opsB.AllocateIPs(t.Context(), action(16))).To(Succeed())
-	g.Expect(keys(t, opsB)).To(Equal([]string{"10.1.0.32/28", "10.1.0.48/28"}))
+	g.Expect(opsB.allocate(16)).To(Succeed())
+	g.Expect(keys(opsB)).To(Equal([]string{"10.1.0.32/28", "10.1.0.48/28"}))
 	c := set("c")
 	c.Status.IPAM.Used = v1alpha1.AllocationMap{"10.1.0.50": {}}
-	g.Expect(keys(t, p.CreateNetResource(c, nil))).To(BeEmpty(), "it comes too late")
-	g.Expect(opsA.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"10.1.0.16/28"}})).To(Succeed())
+	g.Expect(keys(serve(t, p, c))).To(BeEmpty(), "it comes too late")
+	g.Expect(opsA.release("10.1.0.16/28")).To(Succeed())
 	g.Expect(p.Status("pods").Free).To(Equal(int64(16)))
 }
 
@@ -161,8 +214,7 @@ func TestInvalidPools(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("none", 24))).To(Succeed())
-	_, err := p.CreateNetResource(set("a"), nil).PrepareIPAllocation(nil)
-	g.Expect(err).To(HaveOccurred())
+	g.Expect(serve(t, p, set("a")).allocate(1)).NotTo(Succeed())
 	g.Expect(p.SetPool(pool("a", 24, "10.0.0.0/16", "10.0.0.0/8", "10.1.0.1/16", "soon"))).To(MatchError(And(
 		ContainSubstring("10.0.0.0/8"), ContainSubstring("10.1.0.1/16"), ContainSubstring(`"soon"`))))
 	g.Expect(p.Status("a").Error).To(ContainSubstring("10.0.0.0/8"))
@@ -177,34 +229,34 @@ func TestBlockOfTwoNodesIsReportedAndNotAllocated(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 25, "10.0.0.0/24"))).To(Succeed())
-	a, b := p.CreateNetResource(set("a", "10.0.0.0/25"), nil), p.CreateNetResource(set("b", "10.0.0.0/26"), nil)
-	p.Resync(t.Context())
+	a, b := serve(t, p, set("a", "10.0.0.0/25")), serve(t, p, set("b", "10.0.0.0/26"))
+	read(t, p)
 	g.Expect(message(b)).To(And(ContainSubstring("10.0.0.0/25"), ContainSubstring("a")))
-	c := p.CreateNetResource(set("c"), nil)
-	g.Expect(c.AllocateIPs(t.Context(), action(200))).To(Succeed())
-	g.Expect(keys(t, c)).To(Equal([]string{"10.0.0.128/25"}))
-	p.Forget("b")
+	c := serve(t, p, set("c"))
+	g.Expect(c.allocate(200)).To(Succeed())
+	g.Expect(keys(c)).To(Equal([]string{"10.0.0.128/25"}))
+	forget(t, p, "b")
 	g.Expect(message(a)).To(BeEmpty())
-	g.Expect(c.AllocateIPs(t.Context(), action(1))).NotTo(Succeed(), "a still has it")
-	g.Expect(message(p.CreateNetResource(set("d", "here"), nil))).To(ContainSubstring(`"here"`))
+	g.Expect(c.allocate(1)).NotTo(Succeed(), "a still has it")
+	g.Expect(message(serve(t, p, set("d", "here")))).To(ContainSubstring(`"here"`))
 }
 
 func TestRemovedCIDRDrains(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 26, "10.0.0.0/25"))).To(Succeed())
-	p.Resync(t.Context())
-	a := p.CreateNetResource(set("a"), nil)
-	g.Expect(a.AllocateIPs(t.Context(), action(1))).To(Succeed())
+	read(t, p)
+	a := serve(t, p, set("a"))
+	g.Expect(a.allocate(1)).To(Succeed())
 	g.Expect(p.SetPool(pool("a", 26, "10.0.1.0/25"))).To(Succeed())
-	g.Expect(a.AllocateIPs(t.Context(), action(1))).To(Succeed())
-	g.Expect(keys(t, a)).To(Equal([]string{"10.0.0.0/26", "10.0.1.0/26"}))
-	g.Expect(a.PrepareIPRelease(64, nil).IPsToRelease).To(Equal([]string{"10.0.0.0/26"}), "of what drains first")
+	g.Expect(a.allocate(1)).To(Succeed())
+	g.Expect(keys(a)).To(Equal([]string{"10.0.0.0/26", "10.0.1.0/26"}))
+	g.Expect(a.spare(64)).To(Equal([]string{"10.0.0.0/26"}), "of what drains first")
 	g.Expect(p.SetPool(pool("a", 26, "10.0.1.0/25", "10.0.0.0/25"))).To(Succeed(), "it is back")
 	g.Expect(p.Status("a").Free).To(Equal(int64(128)))
 	p.RemovePool("a")
-	g.Expect(a.AllocateIPs(t.Context(), action(1))).NotTo(Succeed())
-	g.Expect(keys(t, a)).To(HaveLen(2), "what a node has it keeps")
+	g.Expect(a.allocate(1)).NotTo(Succeed())
+	g.Expect(keys(a)).To(HaveLen(2), "what a node has it keeps")
 }
 
 // TestNoAddressBelongsToTwoNodes has nodes come, go, grow and shrink at random, and
@@ -218,32 +270,32 @@ func TestNoAddressBelongsToTwoNodes(t *testing.T) {
 			g.Expect(p.SetPool(pool("b", 30, "10.0.1.0/26"))).To(Succeed())
 			return p
 		}
-		p, nodes := fresh(), map[string]netresource.NetResourceOperations{}
-		p.Resync(t.Context())
+		p, nodes := fresh(), map[string]*served{}
+		read(t, p)
 		for step := range 300 {
 			name := fmt.Sprintf("n%d", rng.IntN(6))
 			n := nodes[name]
 			switch k := rng.IntN(10); {
 			case n == nil:
-				nodes[name] = p.CreateNetResource(set(name), nil)
+				nodes[name] = serve(t, p, set(name))
 			case k < 5:
-				_ = n.AllocateIPs(t.Context(), action(1+rng.IntN(40))) // may be full
+				_ = n.allocate(1 + rng.IntN(40)) // may be full
 			case k < 8:
-				g.Expect(n.ReleaseIPs(t.Context(), n.PrepareIPRelease(rng.IntN(40), nil))).To(Succeed())
+				g.Expect(n.release(n.spare(rng.IntN(40))...)).To(Succeed())
 			case k < 9:
-				p.Forget(name)
+				forget(t, p, name)
 				delete(nodes, name)
 			default:
 				next := fresh()
 				for name, n := range nodes {
-					nodes[name] = next.CreateNetResource(set(name, keys(t, n)...), nil)
+					nodes[name] = serve(t, next, set(name, keys(n)...))
 				}
 				p = next
-				p.Resync(t.Context())
+				read(t, p)
 			}
 			var all []netip.Prefix
 			for _, n := range nodes {
-				for _, k := range keys(t, n) {
+				for _, k := range keys(n) {
 					block := netip.MustParsePrefix(k)
 					g.Expect(slices.ContainsFunc(all, block.Overlaps)).To(BeFalse(), "seed %d step %d: %s", seed, step, block)
 					all = append(all, block)
@@ -260,7 +312,7 @@ func TestClusterOfBlocks(t *testing.T) {
 		api, p := memapi.New(), clusterpool.New(clusterpool.Config{CoolDown: time.Minute})
 		g.Expect(p.SetPool(pool("a", 28, "10.0.0.0/22"))).To(Succeed())
 		m, err := netresource.New(netresource.Config{
-			Instances: p, API: api, ReleaseExcess: true, ReleaseDelay: 30 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Provider: p, API: api, ReleaseExcess: true, ReleaseDelay: 30 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		})
 		g.Expect(err).NotTo(HaveOccurred())
 		api.Changed = func(n *v1alpha1.NetResourceSet) { _ = m.Update(n); answer(api, n) }
@@ -323,20 +375,20 @@ func answer(api *memapi.API, seen *v1alpha1.NetResourceSet) {
 	})
 }
 
-// TestNewestVersionCountsBeforeResync: a block that went from one node to another
+// TestNewestVersionCountsBeforeTheFirstReading: a block that went from one node to another
 // before the book was read is the other's.
-func TestNewestVersionCountsBeforeResync(t *testing.T) {
+func TestNewestVersionCountsBeforeTheFirstReading(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 24, "10.10.0.0/24"))).To(Succeed())
-	a, b := p.CreateNetResource(set("a", "10.10.0.0/24"), nil), p.CreateNetResource(set("b"), nil)
-	a.UpdatedNode(set("a"))
-	b.UpdatedNode(set("b", "10.10.0.0/24"))
-	p.Resync(t.Context())
-	g.Expect(keys(t, a)).To(BeEmpty())
-	g.Expect(keys(t, b)).To(Equal([]string{"10.10.0.0/24"}))
+	a, b := serve(t, p, set("a", "10.10.0.0/24")), serve(t, p, set("b"))
+	a.update(set("a"))
+	b.update(set("b", "10.10.0.0/24"))
+	read(t, p)
+	g.Expect(keys(a)).To(BeEmpty())
+	g.Expect(keys(b)).To(Equal([]string{"10.10.0.0/24"}))
 	g.Expect(message(b)).To(BeEmpty())
-	g.Expect(a.AllocateIPs(t.Context(), action(1))).NotTo(Succeed())
+	g.Expect(a.allocate(1)).NotTo(Succeed())
 }
 
 // TestAnAnnouncedBlockThatIsNotFree: a former operator has taken a block back from node a and
@@ -345,15 +397,15 @@ func TestAnAnnouncedBlockThatIsNotFree(t *testing.T) {
 	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 28, "10.0.0.0/28"))).To(Succeed())
-	a := p.CreateNetResource(set("a", "10.0.0.0/28"), nil)
+	a := serve(t, p, set("a", "10.0.0.0/28"))
 	announces := set("b")
 	announces.Annotations = map[string]string{netresource.IntentAnnotation: "10.0.0.0/28,what is this"}
-	b, c := p.CreateNetResource(announces, nil), p.CreateNetResource(set("c"), nil)
-	p.Resync(t.Context())
-	g.Expect(keys(t, a)).To(Equal([]string{"10.0.0.0/28"}))
-	g.Expect(keys(t, b)).To(BeEmpty(), "the block is that of node a")
-	g.Expect(a.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"10.0.0.0/28"}})).To(Succeed())
-	g.Expect(c.AllocateIPs(t.Context(), action(1))).NotTo(Succeed(), "the write for node b may still arrive")
-	p.Forget("b")
-	g.Expect(c.AllocateIPs(t.Context(), action(1))).To(Succeed())
+	b, c := serve(t, p, announces), serve(t, p, set("c"))
+	read(t, p)
+	g.Expect(keys(a)).To(Equal([]string{"10.0.0.0/28"}))
+	g.Expect(keys(b)).To(BeEmpty(), "the block is that of node a")
+	g.Expect(a.release("10.0.0.0/28")).To(Succeed())
+	g.Expect(c.allocate(1)).NotTo(Succeed(), "the write for node b may still arrive")
+	forget(t, p, "b")
+	g.Expect(c.allocate(1)).To(Succeed())
 }

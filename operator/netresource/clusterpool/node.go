@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math"
 	"net/netip"
@@ -20,7 +19,7 @@ import (
 	"github.com/cadastre/cadastre/operator/netresource"
 )
 
-// node implements the provider for one node; the provider's lock guards it.
+// node is the provider's part for one node; the provider's lock guards it.
 type node struct {
 	provider *Provider
 	name     string
@@ -29,13 +28,23 @@ type node struct {
 	held     map[netip.Prefix]blocks.Owner // announced for it, and kept from all nodes
 	bad      string                        // the error of an invalid block in the newest version
 	short    string                        // the error of a missing family
-	gone     bool                          // the NetResourceSet was deleted
 }
 
-var _ netresource.NetResourceOperations = (*node)(nil)
+// node returns the node of a NetResourceSet that State was called for. The caller holds mu.
+func (p *Provider) node(set *v1alpha1.NetResourceSet) (*node, error) {
+	n := p.nodes[set.Name]
+	if n == nil {
+		return nil, fmt.Errorf("find node %s: its State comes first", set.Name)
+	}
+	n.update(set)
+	return n, nil
+}
 
 // update keeps the newest version.
 func (n *node) update(obj *v1alpha1.NetResourceSet) {
+	if n.obj == obj {
+		return
+	}
 	n.obj, n.bad = obj, ""
 	last := "" // of several invalid blocks always the same one
 	for key := range obj.Spec.IPAM.Pool {
@@ -134,7 +143,7 @@ func (n *node) occupy(key string) {
 	}
 	owner := blocks.NewOwner(n.name, n.name+" "+prefix.String())
 	n.blocks[prefix] = owner
-	// PopulateStatusFields reports a conflict for as long as there is one.
+	// Describe reports a conflict for as long as there is one.
 	_ = n.provider.sets[family(prefix)].Occupy(owner, prefix, n.provider.config.Now())
 }
 
@@ -168,27 +177,24 @@ func (n *node) add(family int) (netip.Prefix, error) {
 	return cidrs[0], nil
 }
 
-// UpdatedNode implements netresource.NetResourceOperations. After the first Resync only the
-// manager changes the pool; another writer's changes of it have no effect.
-func (n *node) UpdatedNode(obj *v1alpha1.NetResourceSet) {
-	n.provider.mu.Lock()
-	defer n.provider.mu.Unlock()
-	n.update(obj)
-}
-
-// PopulateStatusFields implements netresource.NetResourceOperations.
-func (n *node) PopulateStatusFields(r *v1alpha1.NetResourceSet) {
-	n.provider.mu.Lock()
-	defer n.provider.mu.Unlock()
+// Describe implements netresource.Provider.
+func (p *Provider) Describe(_ context.Context, r *v1alpha1.NetResourceSet) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodes[r.Name]
+	if n == nil {
+		return nil
+	}
 	e := cmp.Or(n.bad, n.short)
 	for _, prefix := range slices.SortedFunc(maps.Keys(n.blocks), netip.Prefix.Compare) {
-		for _, c := range n.provider.sets[family(prefix)].Conflicts(n.blocks[prefix]) {
+		for _, c := range p.sets[family(prefix)].Conflicts(n.blocks[prefix]) {
 			e = c.Error()
 		}
 	}
 	if e != "" {
 		r.Status.IPAM.OperatorStatus.Error = e
 	}
+	return nil
 }
 
 // poolOf returns the AddressPool of a block, "" for none.
@@ -201,16 +207,38 @@ func (p *Provider) poolOf(block netip.Prefix) string {
 	return ""
 }
 
-// ResyncInterfacesAndIPs implements netresource.NetResourceOperations.
-func (n *node) ResyncInterfacesAndIPs(context.Context, *slog.Logger) (v1alpha1.AllocationMap, error) {
-	n.provider.mu.Lock()
-	defer n.provider.mu.Unlock()
-	n.complete()
-	all := make(v1alpha1.AllocationMap, len(n.blocks))
-	for prefix := range n.blocks {
-		all[handshake.Key(prefix)] = v1alpha1.AllocationIP{SubnetID: n.provider.poolOf(prefix)}
+// State implements netresource.Provider. After the first Read only the manager changes the
+// pool; another writer's changes of it have no effect.
+func (p *Provider) State(_ context.Context, set *v1alpha1.NetResourceSet) (netresource.State, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodes[set.Name]
+	if n == nil {
+		n = &node{
+			provider: p,
+			name:     set.Name,
+			blocks:   map[netip.Prefix]blocks.Owner{},
+			held:     map[netip.Prefix]blocks.Owner{},
+		}
+		p.nodes[set.Name] = n
+		n.update(set)
+		if p.synced {
+			n.load()
+			n.claimUsed()
+		}
 	}
-	return all, nil
+	n.update(set)
+	n.complete()
+	s := netresource.State{
+		Available: make(v1alpha1.AllocationMap, len(n.blocks)),
+		Least:     p.config.Pre,
+		Prefixes:  true,
+		Used:      n.usedAddresses(),
+	}
+	for prefix := range n.blocks {
+		s.Available[handshake.Key(prefix)] = v1alpha1.AllocationIP{SubnetID: p.poolOf(prefix)}
+	}
+	return s, nil
 }
 
 // allocates reports whether there are ranges of a family from which blocks are allocated.
@@ -245,7 +273,7 @@ func (n *node) main() int {
 // come later.
 func (n *node) complete() {
 	n.short = ""
-	if !n.provider.synced || n.gone || len(n.blocks) == 0 {
+	if !n.provider.synced || len(n.blocks) == 0 {
 		return
 	}
 	for f := range n.provider.sets {
@@ -258,86 +286,82 @@ func (n *node) complete() {
 	}
 }
 
-// PrepareIPAllocation implements netresource.NetResourceOperations.
-func (n *node) PrepareIPAllocation(*slog.Logger) (*netresource.AllocationAction, error) {
-	p := n.provider
+// Allocate implements netresource.Provider. It allocates blocks with at least the wanted number
+// of addresses, and the first block of the other family. A node without blocks gets the first
+// block of each family, or none.
+func (p *Provider) Allocate(
+	ctx context.Context,
+	set *v1alpha1.NetResourceSet,
+	wanted int,
+) (got netresource.Allocation, err error) {
+	if err := ctx.Err(); err != nil {
+		return got, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	n, err := p.node(set)
 	switch {
+	case err != nil:
+		return got, err
 	case !p.synced:
-		return nil, ErrNotSynced
+		return got, ErrNotSynced
 	case len(p.ranges) == 0:
-		return nil, ErrNoPool
+		return got, ErrNoPool
 	}
-	a := &netresource.AllocationAction{
-		AvailableForAllocationIPv4: int(p.free(0, "")),
-		AvailableForAllocationIPv6: int(p.free(1, "")),
+	n.complete()
+	main := n.main()
+	if p.free(main, "") == 0 {
+		return got, nil
 	}
-	if n.main() == 0 && a.AvailableForAllocationIPv4 == 0 {
-		a.AvailableForAllocationIPv6 = 0
-	}
-	return a, nil
+	got.Addresses, err = n.allocate(main, wanted)
+	return got, err
 }
 
-// AllocateIPs implements netresource.NetResourceOperations. It allocates blocks with at
-// least the wanted number of addresses, and the first block of the other family. A node
-// without blocks gets the first block of each family, or none.
-func (n *node) AllocateIPs(ctx context.Context, a *netresource.AllocationAction) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+// allocate allocates blocks of the main family with at least the wanted number of addresses.
+func (n *node) allocate(main, wanted int) (addresses int, err error) {
 	p := n.provider
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case !p.synced:
-		return ErrNotSynced
-	case n.gone:
-		return fmt.Errorf("allocate addresses for node %s: its NetResourceSet is gone", n.name)
-	}
 	var taken []netip.Prefix
 	undo := func(err error) error {
 		for _, prefix := range taken {
 			_ = p.sets[family(prefix)].Return(n.blocks[prefix], prefix) // it was never used
 			delete(n.blocks, prefix)
 		}
-		return fmt.Errorf("allocate %d addresses for node %s: %w", a.MaxIPsToAllocate, n.name, err)
+		return fmt.Errorf("allocate %d addresses for node %s: %w", wanted, n.name, err)
 	}
-	n.complete()
-	main, begins := n.main(), len(n.blocks) == 0
+	begins := len(n.blocks) == 0
 	for f := range p.sets {
 		if begins && f != main && p.allocates(f) {
 			prefix, err := n.add(f)
 			if err != nil {
-				return undo(err)
+				return 0, undo(err)
 			}
 			taken = append(taken, prefix)
 		}
 	}
-	for left, first := a.MaxIPsToAllocate, true; left > 0; first = false {
-		prefix, err := n.add(main)
-		if err != nil && first {
-			return undo(err)
-		}
-		if err != nil {
-			return nil // the next round asks for the rest
-		}
-		taken = append(taken, prefix)
-		left -= size(prefix)
+	prefix, err := n.add(main)
+	if err != nil {
+		return 0, undo(err)
 	}
-	return nil
+	for addresses = size(prefix); addresses < wanted && err == nil; { // the next round asks for what is left
+		if prefix, err = n.add(main); err == nil {
+			addresses += size(prefix)
+		}
+	}
+	return addresses, nil
 }
 
 func size(p netip.Prefix) int { return 1 << min(p.Addr().BitLen()-p.Bits(), 20) }
 
-// PrepareIPRelease implements netresource.NetResourceOperations. It chooses unused blocks:
-// those of draining CIDRs first, then the highest.
-func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.ReleaseAction {
-	p := n.provider
+// Spare implements netresource.Provider. It chooses unused blocks: those of draining CIDRs
+// first, then the highest.
+func (p *Provider) Spare(_ context.Context, set *v1alpha1.NetResourceSet, excess int) (keys []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	n, err := p.node(set)
+	if err != nil {
+		return nil, err
+	}
 	used, main := n.used(), n.main()
-	a := &netresource.ReleaseAction{}
 	blocks := slices.SortedFunc(maps.Keys(n.blocks), func(x, y netip.Prefix) int {
 		if dx, dy := p.drains(x), p.drains(y); dx != dy {
 			if dx {
@@ -352,9 +376,9 @@ func (n *node) PrepareIPRelease(excess int, _ *slog.Logger) *netresource.Release
 			continue
 		}
 		excess -= size(prefix)
-		a.IPsToRelease = append(a.IPsToRelease, handshake.Key(prefix))
+		keys = append(keys, handshake.Key(prefix))
 	}
-	return a
+	return keys, nil
 }
 
 // used returns the blocks of which an address is used.
@@ -380,13 +404,17 @@ func (p *Provider) drains(block netip.Prefix) bool {
 	return true
 }
 
-// ReleaseIPs implements netresource.NetResourceOperations.
-func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) error {
+// Release implements netresource.Provider.
+func (p *Provider) Release(ctx context.Context, set *v1alpha1.NetResourceSet, a *netresource.ReleaseAction) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	n.provider.mu.Lock()
-	defer n.provider.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.node(set)
+	if err != nil {
+		return err
+	}
 	var failed []error
 	for _, key := range a.IPsToRelease {
 		prefix, err := handshake.ParseKey(key)
@@ -399,34 +427,13 @@ func (n *node) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) err
 	return errors.Join(failed...)
 }
 
-// CreateInterface implements netresource.NetResourceOperations. There are no interfaces.
-func (n *node) CreateInterface(context.Context, *netresource.AllocationAction, *slog.Logger) (int, string, error) {
-	return 0, "no interfaces", errors.New("make an interface: AddressPools have none")
-}
-
-// GetMaximumAllocatableIPv4 implements netresource.NetResourceOperations.
-func (n *node) GetMaximumAllocatableIPv4() int { return 0 }
-
-// GetMinimumAllocatableIPv4 implements netresource.NetResourceOperations.
-func (n *node) GetMinimumAllocatableIPv4() int { return n.provider.config.Pre }
-
-// IsPrefixDelegated implements netresource.NetResourceOperations.
-func (n *node) IsPrefixDelegated() bool { return true }
-
-// GetUsedIPWithPrefixes implements netresource.NetResourceOperations. It counts the
-// family that watermarks count.
-func (n *node) GetUsedIPWithPrefixes() int {
-	n.provider.mu.Lock()
-	defer n.provider.mu.Unlock()
-	count, main := 0, n.main()
+// usedAddresses counts the addresses of used blocks, of the family that watermarks count.
+func (n *node) usedAddresses() (count int) {
+	main := n.main()
 	for prefix := range n.used() {
-		if family(prefix) != main {
-			continue
+		if family(prefix) == main {
+			count = min(count+size(prefix), math.MaxInt32)
 		}
-		count = min(count+size(prefix), math.MaxInt32)
 	}
 	return count
 }
-
-// GetMaximumBurstableAllocatableIPv4 implements netresource.NetResourceOperations.
-func (n *node) GetMaximumBurstableAllocatableIPv4() int { return 0 }

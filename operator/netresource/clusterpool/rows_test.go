@@ -5,7 +5,6 @@ package clusterpool_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -37,7 +36,7 @@ type cluster struct {
 func simulated(t *testing.T, test func(c *cluster)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{g: NewWithT(t), api: memapi.New(), p: clusterpool.New(clusterpool.Config{})}
-		m, err := netresource.New(netresource.Config{Instances: c.p, API: c.api, Log: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+		m, err := netresource.New(netresource.Config{Provider: c.p, API: c.api, Log: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 		c.g.Expect(err).NotTo(HaveOccurred())
 		c.m = m
 		c.api.Changed = func(n *v1alpha1.NetResourceSet) { c.g.Expect(m.Update(n)).To(Succeed()) }
@@ -196,17 +195,17 @@ func TestNodesKeepTheirBlocks(t *testing.T) {
 						obj.Spec.IPAM.PodCIDRs = append(obj.Spec.IPAM.PodCIDRs, v1alpha1.PodCIDR(b))
 					}
 				}
-				a := p.CreateNetResource(obj, nil)
-				p.Resync(t.Context())
+				a := serve(t, p, obj)
+				read(t, p)
 				for range 2 {
-					g.Expect(keys(t, a)).To(Equal(c.blocks))
+					g.Expect(keys(a)).To(Equal(c.blocks))
 					g.Expect(message(a)).To(BeEmpty())
 					for i, cidr := range c.cidrs {
 						g.Expect(p.Status(cidr).Free).To(Equal(c.free[i]), cidr)
 					}
-					a = p.CreateNetResource(obj, nil) // it is told of again
+					a = serve(t, p, obj) // it is told of again
 				}
-				p.Forget("a")
+				forget(t, p, "a")
 				for _, cidr := range c.cidrs {
 					g.Expect(p.Status(cidr).Free).To(BeNumerically(">=", 256), "all is back")
 				}
@@ -262,21 +261,16 @@ func TestRemovedFamilyBlocksNoNode(t *testing.T) {
 		g, p := NewWithT(t), clusterpool.New(clusterpool.Config{})
 		g.Expect(p.SetPool(pool("four", 28, "10.1.0.0/24"))).To(Succeed())
 		g.Expect(p.SetPool(pool("six", 112, "fd00::/104"))).To(Succeed())
-		p.Resync(t.Context())
-		a := p.CreateNetResource(set("a"), nil)
-		g.Expect(a.AllocateIPs(t.Context(), action(1))).To(Succeed())
+		read(t, p)
+		a := serve(t, p, set("a"))
+		g.Expect(a.allocate(1)).To(Succeed())
 		p.RemovePool(c.gone)
-		b := p.CreateNetResource(set("b"), nil)
-		prepared, err := b.PrepareIPAllocation(nil)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(max(prepared.AvailableForAllocationIPv4, prepared.AvailableForAllocationIPv6)).To(BeNumerically(">", 0), c.gone)
-		g.Expect(b.AllocateIPs(t.Context(), action(1))).To(Succeed(), c.gone)
-		g.Expect(keys(t, b)).To(Equal([]string{c.want}))
-		g.Expect(keys(t, a)).To(HaveLen(2), "what a node has it keeps")
+		b := serve(t, p, set("b"))
+		g.Expect(b.allocate(1)).To(Succeed(), c.gone)
+		g.Expect(keys(b)).To(Equal([]string{c.want}))
+		g.Expect(keys(a)).To(HaveLen(2), "what a node has it keeps")
 		if c.gone == "four" {
-			prepared, err := a.PrepareIPAllocation(nil)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(*prepared).To(Equal(netresource.AllocationAction{}), "whose IPv4 addresses are counted gets none of IPv6 for them")
+			g.Expect(a.allocate(1)).To(MatchError(errNothing), "whose IPv4 addresses are counted gets none of IPv6 for them")
 		}
 	}
 }
@@ -303,40 +297,38 @@ func TestInvalidBlockIsReportedUntilRemoved(t *testing.T) {
 // TestAllocationWithoutPools: releases work all the same.
 func TestAllocationWithoutPools(t *testing.T) {
 	g, p := NewWithT(t), clusterpool.New(clusterpool.Config{})
-	a := p.CreateNetResource(set("a", "10.0.0.0/24"), nil)
-	p.Resync(t.Context())
-	g.Expect(p.GetPoolQuota()).To(BeEmpty())
-	_, err := a.PrepareIPAllocation(nil)
-	g.Expect(err).To(MatchError(clusterpool.ErrNoPool))
-	g.Expect(a.AllocateIPs(t.Context(), action(1))).To(Or(MatchError(clusterpool.ErrNoPool), MatchError(blocks.ErrNoRange)))
-	g.Expect(a.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"10.9.9.0/24", "10.9.9.9"}})).To(Succeed(), "of what it never had")
-	g.Expect(keys(t, a)).To(Equal([]string{"10.0.0.0/24"}))
-	g.Expect(a.ReleaseIPs(t.Context(), &netresource.ReleaseAction{IPsToRelease: []string{"10.0.0.0/24"}})).To(Succeed())
-	g.Expect(keys(t, a)).To(BeEmpty())
+	a := serve(t, p, set("a", "10.0.0.0/24"))
+	read(t, p)
+	g.Expect(quotas(t, p)).To(BeEmpty())
+	g.Expect(a.allocate(1)).To(Or(MatchError(clusterpool.ErrNoPool), MatchError(blocks.ErrNoRange)))
+	g.Expect(a.release("10.9.9.0/24", "10.9.9.9")).To(Succeed(), "of what it never had")
+	g.Expect(keys(a)).To(Equal([]string{"10.0.0.0/24"}))
+	g.Expect(a.release("10.0.0.0/24")).To(Succeed())
+	g.Expect(keys(a)).To(BeEmpty())
 }
 
 // A pool gets a CIDR when the CIDR that overlapped it is removed.
 func TestOverlappingCIDRIsRetried(t *testing.T) {
-	g, ctx := NewWithT(t), context.Background()
+	g := NewWithT(t)
 	p := clusterpool.New(clusterpool.Config{})
 	g.Expect(p.SetPool(pool("a", 24, "10.0.0.0/16"))).To(Succeed())
 	g.Expect(p.SetPool(pool("a", 24, "10.0.0.0/15"))).To(Succeed(), "the old one is not used: it makes room")
 	g.Expect(p.Status("a").Free).To(Equal(int64(1 << 17)))
-	p.Resync(ctx)
-	n := p.CreateNetResource(set("n"), nil)
-	g.Expect(n.AllocateIPs(ctx, action(1))).To(Succeed())
+	read(t, p)
+	n := serve(t, p, set("n"))
+	g.Expect(n.allocate(1)).To(Succeed())
 	g.Expect(p.SetPool(pool("b", 24, "10.1.0.0/16"))).To(MatchError(blocks.ErrRange))
 	p.RemovePool("a")
-	p.Resync(ctx)
+	read(t, p)
 	g.Expect(p.Status("b").Error).To(ContainSubstring("overlaps 10.0.0.0/15"), "a block of it is held")
-	p.Forget("n")
-	p.Resync(ctx)
+	forget(t, p, "n")
+	read(t, p)
 	g.Expect(p.Status("b")).To(Equal(v1alpha1.AddressPoolStatus{Free: 1 << 16}))
 	g.Expect(p.SetPool(pool("c", 24, "soon", "10.1.0.0/24"))).NotTo(Succeed())
 	p.RemovePool("b")
 	p.RemovePool("c")
-	p.Resync(ctx)
-	g.Expect(p.GetPoolQuota()).To(BeEmpty(), "what is removed does not come back")
+	read(t, p)
+	g.Expect(quotas(t, p)).To(BeEmpty(), "what is removed does not come back")
 }
 
 // TestPoolCountsIPv4 while it has a CIDR of that, even if nothing is left.
@@ -346,9 +338,9 @@ func TestPoolCountsIPv4(t *testing.T) {
 	both.Spec.CIDRs = append(both.Spec.CIDRs, v1alpha1.AddressPoolCIDR{CIDR: "fd00::/111", BlockPrefixLen: 112})
 	g.Expect(p.SetPool(both)).To(Succeed())
 	g.Expect(p.SetPool(pool("six", 112, "fd01::/111"))).To(Succeed())
-	p.Resync(t.Context())
-	g.Expect(p.GetPoolQuota()["p"].AvailableIPs).To(Equal(16))
-	g.Expect(p.CreateNetResource(set("n"), nil).AllocateIPs(t.Context(), action(1))).To(Succeed())
-	g.Expect(p.GetPoolQuota()["p"].AvailableIPs).To(BeZero())
-	g.Expect(p.GetPoolQuota()["six"].AvailableIPs).To(Equal(2 << 16))
+	read(t, p)
+	g.Expect(quotas(t, p)["p"].AvailableIPs).To(Equal(16))
+	g.Expect(serve(t, p, set("n")).allocate(1)).To(Succeed())
+	g.Expect(quotas(t, p)["p"].AvailableIPs).To(BeZero())
+	g.Expect(quotas(t, p)["six"].AvailableIPs).To(Equal(2 << 16))
 }

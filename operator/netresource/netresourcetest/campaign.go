@@ -168,13 +168,13 @@ func (f *fleet) lead() error {
 	return err
 }
 
-func (f *fleet) config(impl netresource.AllocationImplementation, term int) netresource.Config {
+func (f *fleet) config(impl netresource.Provider, term int) netresource.Config {
 	lag, interval := f.stage.p.Lag, max(f.stage.p.Lag, time.Second)
 	if lag == 0 {
 		lag = -1
 	}
 	return netresource.Config{
-		Instances:        impl,
+		Provider:         impl,
 		API:              f.api,
 		Log:              f.stage.log,
 		Workers:          campaignNodes,

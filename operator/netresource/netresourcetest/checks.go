@@ -8,24 +8,23 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"time"
 
 	"github.com/cadastre/cadastre/api/handshake"
 	"github.com/cadastre/cadastre/api/v1alpha1"
-	"github.com/cadastre/cadastre/operator/netresource"
 )
 
 func begun(s *stage) error {
 	before := time.Now()
-	switch at := s.impl.Resync(context.Background()); {
-	case at.IsZero():
-		return errors.New("read the provider with Resync: it returned the zero time")
-	case at.Before(before) || at.After(time.Now()):
+	began, err := s.impl.Read(context.Background())
+	switch {
+	case err != nil:
+		return fmt.Errorf("call Read: %w", err)
+	case began.Before(before) || began.After(time.Now()):
 		return fmt.Errorf(
-			"the time that Resync returned is %s: want the time at which it began, %s or later",
-			at,
+			"the time that Read returned is %s: want the time at which it began, %s or later",
+			began,
 			before,
 		)
 	}
@@ -33,54 +32,55 @@ func begun(s *stage) error {
 }
 
 func empty(s *stage) error {
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err != nil {
 		return err
 	}
-	if all, _, err := s.read(ops); err != nil || len(all) > 0 {
-		return errors.Join(err, fmt.Errorf("ResyncInterfacesAndIPs: %d addresses of a node that has nothing", len(all)))
+	if all, _, err := n.read(); err != nil || len(all) > 0 {
+		return errors.Join(err, fmt.Errorf("call State: %d addresses of a node that has nothing", len(all)))
 	}
 	return nil
 }
 
 func limited(s *stage) error {
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err != nil {
 		return err
 	}
 	had := 0
 	for _, units := range []int{3, 1, 4} {
-		if err := s.take(context.Background(), ops, units*s.p.Unit); err != nil {
+		if err := n.take(context.Background(), units*s.p.Unit); err != nil {
 			return fmt.Errorf("take %d addresses: %w", units*s.p.Unit, err)
 		}
-		_, n, err := s.read(ops)
+		_, count, err := n.read()
 		if err != nil {
 			return err
 		}
-		if got := n - had; got <= 0 || got > units*s.p.Unit {
+		if got := count - had; got <= 0 || got > units*s.p.Unit {
 			return fmt.Errorf(
 				"take %d addresses: there are %d more: want some, and no more than were asked for",
 				units*s.p.Unit,
 				got,
 			)
 		}
-		had = n
+		had = count
 	}
-	if most := ops.GetMaximumAllocatableIPv4(); most > 0 && had > most {
-		return fmt.Errorf("GetMaximumAllocatableIPv4 is %d, and the node has %d addresses", most, had)
+	state, err := n.state()
+	if err == nil && state.Most > 0 && had > state.Most {
+		err = fmt.Errorf("call State: the node can have %d addresses, and has %d", state.Most, had)
 	}
-	return nil
+	return err
 }
 
 func disjoint(s *stage) error {
 	var all [2]v1alpha1.AllocationMap
 	for i, name := range []string{"a", "b"} {
-		ops, _, err := s.node(name)
+		n, err := s.node(name)
 		if err == nil {
-			err = s.take(context.Background(), ops, 4*s.p.Unit)
+			err = n.take(context.Background(), 4*s.p.Unit)
 		}
 		if err == nil {
-			all[i], _, err = s.read(ops)
+			all[i], _, err = n.read()
 		}
 		if err != nil {
 			return fmt.Errorf("node %s: %w", name, err)
@@ -98,83 +98,87 @@ func disjoint(s *stage) error {
 }
 
 func released(s *stage) error {
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err == nil {
-		err = s.take(context.Background(), ops, 4*s.p.Unit)
+		err = n.take(context.Background(), 4*s.p.Unit)
 	}
 	if err != nil {
 		return err
 	}
-	before, _, err := s.read(ops)
+	before, _, err := n.read()
 	if err != nil {
 		return err
 	}
-	a, again := ops.PrepareIPRelease(2*s.p.Unit, s.log), ops.PrepareIPRelease(2*s.p.Unit, s.log)
+	keys, err := n.spare(2 * s.p.Unit)
+	if err != nil {
+		return err
+	}
+	again, err := n.spare(2 * s.p.Unit)
 	switch {
-	case a == nil || len(a.IPsToRelease) == 0:
-		return errors.New("PrepareIPRelease: nothing is chosen of a node that uses nothing")
-	case !reflect.DeepEqual(a, again):
-		return fmt.Errorf(
-			"PrepareIPRelease: %v, and then %v: want the same choice while nothing changes",
-			a.IPsToRelease,
-			again.IPsToRelease,
-		)
-	case len(a.IPsToRelease) > 2:
-		return fmt.Errorf("PrepareIPRelease: %d units are chosen: want 2 at most", len(a.IPsToRelease))
+	case err != nil:
+		return err
+	case len(keys) == 0:
+		return errors.New("call Spare: nothing is chosen of a node that uses nothing")
+	case !slices.Equal(keys, again):
+		return fmt.Errorf("call Spare: %v, and then %v: want the same choice while nothing changes", keys, again)
+	case len(keys) > 2:
+		return fmt.Errorf("call Spare: %d units are chosen: want 2 at most", len(keys))
 	}
-	for _, key := range a.IPsToRelease {
+	for _, key := range keys {
 		at, ok := before[key]
 		if !ok {
-			return fmt.Errorf("PrepareIPRelease: %q is chosen, and the node does not have it", key)
-		}
-		give := &netresource.ReleaseAction{
-			InterfaceID:  at.Resource,
-			PoolID:       v1alpha1.PoolID(at.SubnetID),
-			IPsToRelease: []string{key},
+			return fmt.Errorf("call Spare: %q is chosen, and the node does not have it", key)
 		}
 		for _, what := range []string{"the first time", "once more"} {
-			if err := ops.ReleaseIPs(context.Background(), give); err != nil {
-				return fmt.Errorf("ReleaseIPs of %q, %s: %w", key, what, err)
+			if err := n.release(context.Background(), at, key); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
 			}
 		}
 		delete(before, key)
 	}
-	after, _, err := s.read(ops)
+	after, _, err := n.read()
 	if err != nil {
 		return err
 	}
 	want, got := slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after))
 	if !slices.Equal(want, got) {
-		return fmt.Errorf("ReleaseIPs of %v: the node has %v: want %v", a.IPsToRelease, got, want)
+		return fmt.Errorf("call Release of %v: the node has %v: want %v", keys, got, want)
 	}
 	return nil
 }
 
 func unused(s *stage) error {
-	ops, n, err := s.node("a")
+	n, err := s.node("a")
 	if err == nil {
-		err = s.take(context.Background(), ops, 4*s.p.Unit)
+		err = n.take(context.Background(), 4*s.p.Unit)
 	}
 	if err != nil {
 		return err
 	}
-	all, count, err := s.read(ops)
+	all, count, err := n.read()
 	if err != nil {
 		return err
 	}
-	n.Spec.IPAM.Pool, n.Status.IPAM.Used = all, v1alpha1.AllocationMap{}
+	used := n.set.DeepCopy()
+	used.Spec.IPAM.Pool, used.Status.IPAM.Used = all, v1alpha1.AllocationMap{}
 	for key := range all {
 		p, _ := handshake.ParseKey(key)
-		n.Status.IPAM.Used[p.Addr().String()] = v1alpha1.AllocationIP{Owner: "default/pod"}
+		used.Status.IPAM.Used[p.Addr().String()] = v1alpha1.AllocationIP{Owner: "default/pod"}
 	}
-	if err := s.manager.Update(n); err != nil {
-		return fmt.Errorf("UpdatedNode: %w", err)
+	n.set = used
+	state, err := n.state()
+	if err != nil {
+		return err
 	}
-	if a := ops.PrepareIPRelease(count, s.log); a != nil && len(a.IPsToRelease) > 0 {
-		return fmt.Errorf("PrepareIPRelease: %v are chosen, and an address of each is used", a.IPsToRelease)
+	if keys, err := n.spare(count); err != nil || len(keys) > 0 {
+		return errors.Join(err, fmt.Errorf("call Spare: %v are chosen, and an address of each is used", keys))
 	}
-	if used := ops.GetUsedIPWithPrefixes(); ops.IsPrefixDelegated() && used < len(all) {
-		return fmt.Errorf("GetUsedIPWithPrefixes is %d: want all addresses of %d used prefixes", used, len(all))
+	if state.Prefixes && state.Used < len(all) {
+		return fmt.Errorf(
+			"call State: %d addresses are used: want all addresses of %d used prefixes",
+			state.Used,
+			len(all),
+		)
 	}
 	return nil
 }
@@ -182,16 +186,16 @@ func unused(s *stage) error {
 // ended calls with a context that has ended. What such a call has done is not known
 // then, but it must return, and the node can be read.
 func ended(s *stage) error {
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for name, call := range map[string]func(){
-		"AllocateIPs or CreateInterface": func() { _ = s.take(ctx, ops, s.p.Unit) },
-		"ResyncInterfacesAndIPs":         func() { _, _ = ops.ResyncInterfacesAndIPs(ctx, s.log) },
-		"Resync":                         func() { s.impl.Resync(ctx) },
+		"Allocate": func() { _ = n.take(ctx, s.p.Unit) },
+		"State":    func() { _, _ = s.impl.State(ctx, n.set) },
+		"Read":     func() { _ = s.readAll(ctx) },
 	} {
 		err := within(s.p.Patience, func() error {
 			call()
@@ -201,6 +205,6 @@ func ended(s *stage) error {
 			return fmt.Errorf("%s, with a context that has ended: %w", name, err)
 		}
 	}
-	_, _, err = s.read(ops)
+	_, _, err = n.read()
 	return err
 }

@@ -6,7 +6,7 @@ package netresourcetest_test
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,105 +25,82 @@ import (
 
 // bad is a provider with one defect.
 type bad struct {
-	netresource.AllocationImplementation
+	netresource.Provider
 	defect string
 
 	mu    sync.Mutex
-	first netresource.NetResourceOperations
+	first *v1alpha1.NetResourceSet
+	gone  map[string]bool
 }
 
-type badNode struct {
-	netresource.NetResourceOperations
-	b    *bad
-	gone map[string]bool
-}
-
-func (b *bad) Resync(ctx context.Context) time.Time {
-	at := b.AllocationImplementation.Resync(ctx)
+func (b *bad) Read(ctx context.Context) (time.Time, error) {
+	at, err := b.Provider.Read(ctx)
 	if b.defect == "says when it has ended" {
 		at = at.Add(time.Hour)
 	}
-	return at
+	return at, err
 }
 
-func (b *bad) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
+// of returns the NetResourceSet that a call is made for.
+func (b *bad) of(set *v1alpha1.NetResourceSet) *v1alpha1.NetResourceSet {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.first == nil || b.defect != "one node's addresses for another" {
-		b.first = b.AllocationImplementation.CreateNetResource(o, n)
+	if b.first == nil {
+		b.first = set
 	}
-	return &badNode{b.first, b, map[string]bool{}}
+	if b.defect == "one node's addresses for another" {
+		return b.first
+	}
+	return set
 }
 
-func (n *badNode) UpdatedNode(o *v1alpha1.NetResourceSet) {
-	if n.b.defect != "one node's addresses for another" { // else all nodes are the first one
-		n.NetResourceOperations.UpdatedNode(o)
+func (b *bad) State(ctx context.Context, set *v1alpha1.NetResourceSet) (netresource.State, error) {
+	s, err := b.Provider.State(ctx, b.of(set))
+	if len(s.Available) == 0 && b.defect == "returns nil" {
+		s.Available = nil
 	}
+	if b.defect == "promises too many" {
+		s.Most++
+	}
+	return s, err
 }
 
-func (n *badNode) PrepareIPAllocation(log *slog.Logger) (*netresource.AllocationAction, error) {
-	if n.b.defect == "panics" {
-		panic("a defect")
-	}
-	return n.NetResourceOperations.PrepareIPAllocation(log)
-}
-
-func (n *badNode) ResyncInterfacesAndIPs(ctx context.Context, log *slog.Logger) (v1alpha1.AllocationMap, error) {
-	all, err := n.NetResourceOperations.ResyncInterfacesAndIPs(ctx, log)
-	if len(all) == 0 && n.b.defect == "returns nil" {
-		return nil, nil
-	}
-	return all, err
-}
-
-func (n *badNode) AllocateIPs(ctx context.Context, a *netresource.AllocationAction) error {
+func (b *bad) Allocate(ctx context.Context, set *v1alpha1.NetResourceSet, wanted int) (netresource.Allocation, error) {
 	switch {
-	case n.b.defect == "takes too many":
-		a.MaxIPsToAllocate++
-	case n.b.defect == "ignores its context" && ctx.Err() != nil:
+	case b.defect == "panics":
+		panic("a defect")
+	case b.defect == "takes too many":
+		wanted++
+	case b.defect == "ignores its context" && ctx.Err() != nil:
 		time.Sleep(time.Hour)
 	}
-	err := n.NetResourceOperations.AllocateIPs(ctx, a)
-	if n.b.defect == "hides errors" {
-		return nil
+	got, err := b.Provider.Allocate(ctx, b.of(set), wanted)
+	if b.defect == "hides errors" && (err != nil || got.Addresses == 0) {
+		return netresource.Allocation{Addresses: wanted}, nil //nolint:nilerr // the defect
 	}
-	return err
+	return got, err
 }
 
-func (n *badNode) CreateInterface(ctx context.Context, a *netresource.AllocationAction, log *slog.Logger) (int, string, error) {
-	count, phrase, err := n.NetResourceOperations.CreateInterface(ctx, a, log)
-	if n.b.defect == "hides errors" {
-		return count, phrase, nil
-	}
-	return count, phrase, err
-}
-
-func (n *badNode) ReleaseIPs(ctx context.Context, a *netresource.ReleaseAction) error {
+func (b *bad) Release(ctx context.Context, set *v1alpha1.NetResourceSet, a *netresource.ReleaseAction) error {
+	b.mu.Lock()
 	for _, key := range a.IPsToRelease {
-		if n.gone[key] && n.b.defect == "releases only once" {
+		if b.gone[key] && b.defect == "releases only once" {
+			b.mu.Unlock()
 			return errors.New("it is not there")
 		}
-		n.gone[key] = true
+		b.gone[key] = true
 	}
-	return n.NetResourceOperations.ReleaseIPs(ctx, a)
+	b.mu.Unlock()
+	return b.Provider.Release(ctx, b.of(set), a)
 }
 
-func (n *badNode) PrepareIPRelease(excess int, log *slog.Logger) *netresource.ReleaseAction {
-	a := n.NetResourceOperations.PrepareIPRelease(excess, log)
-	if all, _ := n.ResyncInterfacesAndIPs(context.Background(), log); n.b.defect == "chooses what is used" && len(a.IPsToRelease) == 0 {
-		for key := range all {
-			a.IPsToRelease = append(a.IPsToRelease, key)
-		}
+func (b *bad) Spare(ctx context.Context, set *v1alpha1.NetResourceSet, excess int) ([]string, error) {
+	keys, err := b.Provider.Spare(ctx, b.of(set), excess)
+	if b.defect == "chooses what is used" && len(keys) == 0 {
+		s, _ := b.State(ctx, set)
+		keys = slices.Collect(maps.Keys(s.Available))
 	}
-	return a
-}
-
-func (n *badNode) GetMaximumAllocatableIPv4() int {
-	most := n.NetResourceOperations.GetMaximumAllocatableIPv4()
-	if n.b.defect == "promises too many" {
-		most++
-	}
-	return most
+	return keys, err
 }
 
 // badCloud is a cloud.Cloud with one defect. Each process has its own.
@@ -202,7 +179,7 @@ func defects() map[string][]string {
 	)
 	return map[string][]string{
 		"":                                  nil,
-		"says when it has ended":            {"Resync returns when it has begun"},
+		"says when it has ended":            {"Read returns when it has begun"},
 		"returns nil":                       {"a node that has nothing has an empty map"},
 		"takes too many":                    {"no more addresses are taken than are asked for"},
 		"one node's addresses for another":  {disjoint, campaign},
@@ -238,8 +215,8 @@ func broken(defect string) netresourcetest.Provider {
 			x.pool.Consistency = -1
 		}
 		x.over = func(c cloud.Cloud) cloud.Cloud { return &badCloud{Cloud: c, defect: defect} }
-		x.provider = func(p netresource.AllocationImplementation) netresource.AllocationImplementation {
-			return &bad{AllocationImplementation: p, defect: defect}
+		x.provider = func(p netresource.Provider) netresource.Provider {
+			return &bad{Provider: p, defect: defect, gone: map[string]bool{}}
 		}
 	})
 	p.Rounds = 10

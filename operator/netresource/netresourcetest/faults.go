@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/cadastre/cadastre/api/handshake"
-	"github.com/cadastre/cadastre/api/v1alpha1"
 	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 	"github.com/cadastre/cadastre/operator/netresource"
 )
@@ -25,40 +24,40 @@ func (s *stage) deadline() (context.Context, context.CancelFunc) {
 
 // releaseAll releases all that a node has, as the manager does: those of one interface with
 // one call.
-func (s *stage) releaseAll(ctx context.Context, ops netresource.NetResourceOperations) error {
-	all, count, err := s.read(ops)
+func (n *node) releaseAll(ctx context.Context) error {
+	all, count, err := n.read()
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	a := ops.PrepareIPRelease(count, s.log)
-	if a == nil || len(a.IPsToRelease) == 0 {
-		return fmt.Errorf("PrepareIPRelease of all %d addresses: nothing is chosen of a node that uses nothing", count)
+	chosen, err := n.spare(count)
+	if err != nil || len(chosen) == 0 {
+		return errors.Join(
+			err,
+			fmt.Errorf("call Spare of all %d addresses: nothing is chosen of a node that uses nothing", count),
+		)
 	}
 	byInterface := map[string][]string{}
-	for _, key := range a.IPsToRelease {
+	for _, key := range chosen {
 		byInterface[all[key].Resource] = append(byInterface[all[key].Resource], key)
 	}
 	for _, on := range slices.Sorted(maps.Keys(byInterface)) {
 		keys := byInterface[on]
-		give := &netresource.ReleaseAction{
-			InterfaceID: on, PoolID: v1alpha1.PoolID(all[keys[0]].SubnetID), IPsToRelease: keys,
-		}
-		if err := ops.ReleaseIPs(ctx, give); err != nil {
-			return fmt.Errorf("ReleaseIPs of %v: %w", keys, err)
+		if err := n.release(ctx, all[keys[0]], keys...); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // emptied releases all that a node has until the cloud shows that, and agrees.
-func (s *stage) emptied(name string, ops netresource.NetResourceOperations) error {
+func (s *stage) emptied(n *node) error {
 	err := s.eventually("release all addresses", func() error {
 		ctx, cancel := s.deadline()
 		defer cancel()
-		if err := s.releaseAll(ctx, ops); err != nil {
+		if err := n.releaseAll(ctx); err != nil {
 			return err
 		}
-		all, _, err := s.read(ops)
+		all, _, err := n.read()
 		if err == nil && len(all) > 0 {
 			err = fmt.Errorf("the node has %v", slices.Sorted(maps.Keys(all)))
 		}
@@ -67,117 +66,89 @@ func (s *stage) emptied(name string, ops netresource.NetResourceOperations) erro
 	if err != nil {
 		return err
 	}
-	return s.agrees(name, ops)
+	return s.agrees(n)
 }
 
 // fill takes addresses until the interface that is there is full, if interfaces have a
 // limit, and then one unit more.
-func (s *stage) fill(ctx context.Context, ops netresource.NetResourceOperations) error {
-	err := s.take(ctx, ops, max(s.p.Limits.Units, 2)*s.p.Unit)
-	return errors.Join(err, s.take(ctx, ops, s.p.Unit))
+func (n *node) fill(ctx context.Context) error {
+	p := n.s.p
+	err := n.take(ctx, max(p.Limits.Units, 2)*p.Unit)
+	return errors.Join(err, n.take(ctx, p.Unit))
 }
 
 func filled(s *stage) error {
 	if s.p.Limits.Units == 0 || s.p.Limits.Interfaces == 0 || s.world.Truth == nil {
 		return fmt.Errorf("the machines have no limits: %w", errors.ErrUnsupported)
 	}
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err != nil {
 		return err
 	}
-	var last *netresource.AllocationAction
 	for range 4 * s.p.Limits.Interfaces * s.p.Limits.Units {
-		a, err := ops.PrepareIPAllocation(s.log)
-		if err != nil {
-			return fmt.Errorf("PrepareIPAllocation: %w", err)
-		}
-		if max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6) == 0 && a.AvailableInterfaces == 0 {
-			break
-		}
-		last = a
 		ctx, cancel := s.deadline()
-		err = s.take(ctx, ops, s.p.Limits.Units*s.p.Unit)
+		err = n.take(ctx, s.p.Limits.Units*s.p.Unit)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("take addresses until the machine is full: %w", err)
+			break
 		}
 		if _, _, err := s.truth(); err != nil {
 			return err
 		}
 	}
-	if last == nil {
-		return errors.New("PrepareIPAllocation: no address is available for an empty machine")
+	if !errors.Is(err, errFull) {
+		return fmt.Errorf("take addresses until the machine is full: %w", err)
 	}
-	_, n, err := s.read(ops)
-	if most := ops.GetMaximumAllocatableIPv4(); err == nil && most > 0 && n != most {
-		err = fmt.Errorf("a full machine has %d addresses: want %d, which is GetMaximumAllocatableIPv4", n, most)
+	state, err := n.state()
+	if err != nil {
+		return err
+	}
+	_, count, err := n.read()
+	if err == nil && state.Most > 0 && count != state.Most {
+		err = fmt.Errorf("a full machine has %d addresses: want %d, as State says", count, state.Most)
 	}
 	if err != nil {
 		return err
 	}
-	// a manager with an old plan
-	ctx, cancel := s.deadline()
-	defer cancel()
-	last.MaxIPsToAllocate = s.p.Unit
-	for name, call := range map[string]func(*netresource.AllocationAction) error{
-		"AllocateIPs": func(a *netresource.AllocationAction) error { return ops.AllocateIPs(ctx, a) },
-		"CreateInterface": func(a *netresource.AllocationAction) error {
-			_, _, err := ops.CreateInterface(ctx, a, s.log)
-			return err
-		},
-	} {
-		old := *last
-		err := call(&old)
-		if _, after, e := s.read(ops); e != nil || after != n {
-			return fmt.Errorf(
-				"%s for a full machine (%w): it has %d addresses, and had %d (%w)",
-				name,
-				err,
-				after,
-				n,
-				e,
-			)
-		}
-	}
-	return s.agrees("a", ops)
+	return s.agrees(n)
 }
 
 func fullSubnet(s *stage) error {
-	all := map[string]netresource.NetResourceOperations{}
+	var all []*node
 	for _, name := range []string{"a", "b"} {
-		ops, _, err := s.node(name)
+		n, err := s.node(name)
 		if err != nil {
 			return err
 		}
-		all[name] = ops
+		all = append(all, n)
 	}
-	failed := map[string]error{}
+	failed := make([]error, len(all))
 	for range 64 {
-		for _, name := range []string{"a", "b"} {
+		for i, n := range all {
 			ctx, cancel := s.deadline()
-			failed[name] = s.take(ctx, all[name], 4*s.p.Unit)
+			failed[i] = n.take(ctx, 4*s.p.Unit)
 			cancel()
 		}
-		if failed["a"] != nil && failed["b"] != nil {
+		if failed[0] != nil && failed[1] != nil {
 			break
 		}
 	}
-	if failed["a"] == nil || failed["b"] == nil {
+	if failed[0] == nil || failed[1] == nil {
 		return fmt.Errorf(
-			"take addresses of a subnet with 16 units until it is full: the last calls returned %v: want errors",
+			"take addresses of a subnet with 16 units until it is full: the last calls returned %v: want errors, or nothing",
 			failed,
 		)
 	}
 	taken := 0
-	for name, ops := range all {
-		if err := s.agrees(name, ops); err != nil {
+	for _, n := range all {
+		if err := s.agrees(n); err != nil {
 			return err
 		}
-		_, n, err := s.read(ops)
+		_, count, err := n.read()
 		if err != nil {
 			return err
 		}
-		taken += n
+		taken += count
 	}
 	if taken < 4*s.p.Unit || taken > 16*s.p.Unit {
 		return fmt.Errorf(
@@ -191,14 +162,14 @@ func fullSubnet(s *stage) error {
 }
 
 func dualStack(s *stage) error {
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err == nil {
-		err = s.take(context.Background(), ops, 4*s.p.Unit)
+		err = n.take(context.Background(), 4*s.p.Unit)
 	}
 	if err != nil {
 		return err
 	}
-	all, _, err := s.read(ops)
+	all, _, err := n.read()
 	if err != nil {
 		return err
 	}
@@ -206,7 +177,7 @@ func dualStack(s *stage) error {
 	for key := range all {
 		p, err := handshake.ParseKey(key)
 		if err != nil {
-			return fmt.Errorf("ResyncInterfacesAndIPs: key %q %w", key, err)
+			return fmt.Errorf("call State: key %q %w", key, err)
 		}
 		units[familyOf(p)]++
 	}
@@ -217,10 +188,10 @@ func dualStack(s *stage) error {
 			units[1],
 		)
 	}
-	if err := s.agrees("a", ops); err != nil {
+	if err := s.agrees(n); err != nil {
 		return err
 	}
-	if err := s.emptied("a", ops); err != nil {
+	if err := s.emptied(n); err != nil {
 		return err
 	}
 	return s.clean()
@@ -230,18 +201,18 @@ func hanging(s *stage) error {
 	if err := s.faults(); err != nil {
 		return err
 	}
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err == nil {
-		err = s.take(context.Background(), ops, 2*s.p.Unit)
+		err = n.take(context.Background(), 2*s.p.Unit)
 	}
 	if err != nil {
 		return err
 	}
 	for _, fault := range []faultproxy.Outcome{faultproxy.Hang, faultproxy.HangDone} {
 		for name, call := range map[string]func(context.Context){
-			"Resync":                         func(ctx context.Context) { s.impl.Resync(ctx) },
-			"AllocateIPs or CreateInterface": func(ctx context.Context) { _ = s.take(ctx, ops, s.p.Unit) },
-			"ReleaseIPs":                     func(ctx context.Context) { _ = s.releaseAll(ctx, ops) },
+			"Read":     func(ctx context.Context) { _ = s.readAll(ctx) },
+			"Allocate": func(ctx context.Context) { _ = n.take(ctx, s.p.Unit) },
+			"Release":  func(ctx context.Context) { _ = n.releaseAll(ctx) },
 		} {
 			s.world.Plan(func(faultproxy.Request) faultproxy.Outcome { return fault })
 			err := within(s.p.Patience+s.p.Deadline, func() error {
@@ -256,13 +227,13 @@ func hanging(s *stage) error {
 			}
 		}
 	}
-	if err := s.agrees("a", ops); err != nil {
+	if err := s.agrees(n); err != nil {
 		return err
 	}
-	if err := s.take(context.Background(), ops, s.p.Unit); err != nil {
+	if err := n.take(context.Background(), s.p.Unit); err != nil {
 		return fmt.Errorf("take addresses after the cloud answers again: %w", err)
 	}
-	if err := s.emptied("a", ops); err != nil {
+	if err := s.emptied(n); err != nil {
 		return err
 	}
 	return s.clean()
@@ -302,23 +273,23 @@ func failing(fault faultproxy.Outcome) func(*stage) error {
 		if err := s.faults(); err != nil {
 			return err
 		}
-		ops, _, err := s.node("a")
+		n, err := s.node("a")
 		if err != nil {
 			return err
 		}
-		for n, more := s.next(0); more; n, more = s.next(n) {
-			plan, reached := at(n, fault, faultproxy.Pass)
+		for i, more := s.next(0); more; i, more = s.next(i) {
+			plan, reached := at(i, fault, faultproxy.Pass)
 			s.world.Plan(plan)
 			ctx, cancel := s.deadline()
-			_ = s.fill(ctx, ops)
+			_ = n.fill(ctx)
 			cancel()
 			ctx, cancel = s.deadline()
-			_ = s.releaseAll(ctx, ops)
+			_ = n.releaseAll(ctx)
 			cancel()
 			s.world.Plan(nil)
 			last := !reached()
-			if err := s.recovers("a", ops); err != nil {
-				return fmt.Errorf("with outcome %q of request %d: %w", fault, n, err)
+			if err := s.recovers(n); err != nil {
+				return fmt.Errorf("with outcome %q of request %d: %w", fault, i, err)
 			}
 			if last {
 				break
@@ -330,81 +301,85 @@ func failing(fault faultproxy.Outcome) func(*stage) error {
 
 // recovers returns an error unless a node agrees with the cloud after faults, gets
 // addresses, and releases all.
-func (s *stage) recovers(name string, ops netresource.NetResourceOperations) error {
-	if err := s.agrees(name, ops); err != nil {
+func (s *stage) recovers(n *node) error {
+	if err := s.agrees(n); err != nil {
 		return err
 	}
 	err := s.eventually("take addresses", func() error {
 		ctx, cancel := s.deadline()
 		defer cancel()
-		return s.take(ctx, ops, s.p.Unit)
+		return n.take(ctx, s.p.Unit)
 	})
 	if err != nil {
 		return err
 	}
-	return s.emptied(name, ops)
+	return s.emptied(n)
 }
 
 func stale(s *stage) error {
 	if s.p.Lag <= 0 || s.world.Truth == nil {
 		return fmt.Errorf("readings of the provider are not old: %w", errors.ErrUnsupported)
 	}
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err == nil {
-		err = s.take(context.Background(), ops, 2*s.p.Unit)
+		err = n.take(context.Background(), 2*s.p.Unit)
 	}
 	if err != nil {
 		return err
 	}
-	before, _, err := s.read(ops)
+	before, _, err := n.read()
 	if err != nil {
 		return err
 	}
 	taken := slices.Sorted(maps.Keys(before))
-	if err := s.stays(ops, fmt.Sprintf("%v were taken", taken), taken); err != nil {
+	if err := s.stays(n, fmt.Sprintf("%v were taken", taken), taken); err != nil {
 		return err
 	}
 	// Fill the interface, so that the next call creates one.
+	var last netresource.Allocation
 	for range 2 * max(s.p.Limits.Units, 1) {
-		a, err := ops.PrepareIPAllocation(s.log)
+		got, err := s.impl.Allocate(context.Background(), n.set, max(s.p.Limits.Units, 1)*s.p.Unit)
 		if err != nil {
-			return fmt.Errorf("PrepareIPAllocation: %w", err)
+			return fmt.Errorf("call Allocate: %w", err)
 		}
-		if err := s.take(context.Background(), ops, max(s.p.Limits.Units, 1)*s.p.Unit); err != nil {
+		if err := s.readAll(context.Background()); err != nil {
 			return err
 		}
-		if max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6) > 0 {
+		if last.Interface == "" || got.Interface == last.Interface {
+			last = got
 			continue
 		}
-		s.impl.Resync(context.Background())
-		next, err := ops.PrepareIPAllocation(s.log)
-		if err == nil && next.AvailableInterfaces >= a.AvailableInterfaces {
-			err = fmt.Errorf("%d interfaces can be created after one was, and %d before: want one less",
-				next.AvailableInterfaces, a.AvailableInterfaces)
+		next, err := s.impl.Allocate(context.Background(), n.set, s.p.Unit)
+		if err == nil && next.Interfaces >= got.Interfaces {
+			err = fmt.Errorf(
+				"%d interfaces can be created after one was, and %d before: want one less",
+				next.Interfaces,
+				got.Interfaces,
+			)
 		}
 		if err != nil {
-			return fmt.Errorf("PrepareIPAllocation, after an old reading: %w", err)
+			return fmt.Errorf("call Allocate, after an old reading: %w", err)
 		}
 		break
 	}
-	if err := s.releaseAll(context.Background(), ops); err != nil {
+	if err := n.releaseAll(context.Background()); err != nil {
 		return err
 	}
-	if err := s.stays(ops, "all were released", nil); err != nil {
+	if err := s.stays(n, "all were released", nil); err != nil {
 		return err
 	}
-	return s.emptied("a", ops)
+	return s.emptied(n)
 }
 
 // stays reads the provider again and again for as long as readings may be old: the node must
 // have just these addresses.
-func (s *stage) stays(ops netresource.NetResourceOperations, what string, keys []string) error {
+func (s *stage) stays(n *node, what string, keys []string) error {
 	const readings = 6
 	for range readings {
-		if s.impl.Resync(context.Background()).IsZero() {
-			return errors.New("read the provider with Resync: it returned the zero time")
+		if err := s.readAll(context.Background()); err != nil {
+			return err
 		}
-		now, _, err := s.read(ops)
+		now, _, err := n.read()
 		if err != nil {
 			return err
 		}
@@ -420,23 +395,23 @@ func throttled(s *stage) error {
 	if err := s.faults(); err != nil {
 		return err
 	}
-	ops, _, err := s.node("a")
+	n, err := s.node("a")
 	if err == nil {
-		err = s.take(context.Background(), ops, 2*s.p.Unit)
+		err = n.take(context.Background(), 2*s.p.Unit)
 	}
 	if err == nil {
-		err = s.agrees("a", ops)
+		err = s.agrees(n)
 	}
 	if err != nil {
 		return err
 	}
-	before, _, err := s.read(ops)
+	before, _, err := n.read()
 	if err != nil {
 		return err
 	}
 	for name, call := range map[string]func(context.Context) error{
-		"AllocateIPs or CreateInterface": func(ctx context.Context) error { return s.take(ctx, ops, s.p.Unit) },
-		"ReleaseIPs":                     func(ctx context.Context) error { return s.releaseAll(ctx, ops) },
+		"Allocate": func(ctx context.Context) error { return n.take(ctx, s.p.Unit) },
+		"Release":  func(ctx context.Context) error { return n.releaseAll(ctx) },
 	} {
 		s.world.Plan(func(faultproxy.Request) faultproxy.Outcome { return faultproxy.Throttle })
 		ctx, cancel := s.deadline()
@@ -447,10 +422,10 @@ func throttled(s *stage) error {
 			return fmt.Errorf("%s, throttled: the error is %w: want one that wraps netresource.ErrThrottled", name, err)
 		}
 	}
-	if err := s.agrees("a", ops); err != nil {
+	if err := s.agrees(n); err != nil {
 		return err
 	}
-	after, _, err := s.read(ops)
+	after, _, err := n.read()
 	if err != nil {
 		return err
 	}
@@ -458,7 +433,7 @@ func throttled(s *stage) error {
 	if !slices.Equal(want, has) {
 		return fmt.Errorf("throttled calls: the node has %v: want %v as before", has, want)
 	}
-	return s.recovers("a", ops)
+	return s.recovers(n)
 }
 
 // takenOver ends a process at each request of a call: that request is done, its answer is
@@ -467,27 +442,27 @@ func takenOver(s *stage) error {
 	if err := s.faults(); err != nil {
 		return err
 	}
-	for n, more := s.next(0); more; n, more = s.next(n) {
-		ops, _, err := s.node("a")
+	for i, more := s.next(0); more; i, more = s.next(i) {
+		n, err := s.node("a")
 		if err != nil {
 			return err
 		}
-		plan, reached := at(n, faultproxy.Lose, faultproxy.Fail)
+		plan, reached := at(i, faultproxy.Lose, faultproxy.Fail)
 		s.world.Plan(plan)
 		ctx, cancel := s.deadline()
-		_ = s.fill(ctx, ops)
+		_ = n.fill(ctx)
 		cancel()
 		s.world.Plan(nil)
 		last := !reached()
 		if err := s.start(); err != nil {
 			return err
 		}
-		ops, _, err = s.node("a")
+		n, err = s.node("a")
 		if err != nil {
 			return err
 		}
-		if err := s.recovers("a", ops); err != nil {
-			return fmt.Errorf("after a process that ended with request %d: %w", n, err)
+		if err := s.recovers(n); err != nil {
+			return fmt.Errorf("after a process that ended with request %d: %w", i, err)
 		}
 		if last {
 			break

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netresourcetest checks that a provider keeps the contract of
-// netresource.AllocationImplementation and netresource.NetResourceOperations, as the
-// manager relies on it. The provider must keep it also while the cloud behind it
+// Package netresourcetest checks that a provider keeps the contract of netresource.Provider, as
+// the manager relies on it. The provider must keep it also while the cloud behind it
 // throttles, hangs, fails, loses answers and shows old readings.
 //
 // A test describes the provider by a function that makes worlds. A World is one cloud with
@@ -32,7 +31,7 @@
 //			})
 //			...
 //			return &netresourcetest.World{
-//				Provider: func() (netresource.AllocationImplementation, error) {
+//				Provider: func() (netresource.Provider, error) {
 //					return cloudpool.New(cloudpool.Config{Cloud: cloudOver(url), Consistency: 3 * time.Second, OrphanAge: 5 * time.Second}), nil
 //				},
 //				Machine: createMachine, Plan: proxy.SetPlan, Truth: portsOf(server.URL),
@@ -56,7 +55,6 @@ import (
 	"github.com/cadastre/cadastre/internal/testkit/clouds/faultproxy"
 	"github.com/cadastre/cadastre/internal/testkit/effort"
 	"github.com/cadastre/cadastre/operator/netresource"
-	"github.com/cadastre/cadastre/operator/netresource/netresourcetest/memapi"
 )
 
 // Plan returns the outcome of a request to the cloud.
@@ -109,7 +107,7 @@ type Shape struct {
 type World struct {
 	// Provider returns a provider over the cloud. Each call stands for another process of
 	// the operator.
-	Provider func() (netresource.AllocationImplementation, error)
+	Provider func() (netresource.Provider, error)
 	// Machine creates the machine of a node and returns its ID; nil: there are none.
 	Machine func(ctx context.Context, node string) (string, error)
 	// Plan replaces the plan of faults of the cloud's API; nil ends all planned faults.
@@ -182,7 +180,7 @@ func (c Check) Test(t *testing.T, p Provider) {
 // Checks returns all checks.
 func Checks() []Check {
 	return []Check{
-		{Name: "Resync returns when it has begun", run: begun},
+		{Name: "Read returns when it has begun", run: begun},
 		{Name: "a node that has nothing has an empty map", run: empty},
 		{Name: "no more addresses are taken than are asked for", run: limited},
 		{Name: "nodes have different addresses", run: disjoint},
@@ -242,18 +240,10 @@ func (p Provider) withDefaults() Provider {
 	return p
 }
 
-// start makes a provider over the world, with a manager that only makes its nodes.
-func (s *stage) start() error {
-	var err error
+// start makes a provider over the world.
+func (s *stage) start() (err error) {
 	if s.impl, err = s.world.Provider(); err != nil {
 		return fmt.Errorf("make a provider: %w", err)
-	}
-	s.manager, err = netresource.New(netresource.Config{
-		Instances: s.impl, API: memapi.New(), Log: s.log,
-		CallTimeout: 30 * s.p.Patience, // Update waits for a thirtieth of it
-	})
-	if err != nil {
-		return fmt.Errorf("make a manager: %w", err)
 	}
 	return nil
 }

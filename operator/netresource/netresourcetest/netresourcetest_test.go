@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 
@@ -21,12 +20,7 @@ func TestProvidersKeepTheContract(t *testing.T) {
 	for name, p := range map[string]netresourcetest.Provider{
 		"cloudpool, addresses": memory(0, nil),
 		"cloudpool, prefixes":  memory(28, nil),
-		"cloudpool, as published": memory(0, func(x *parts) {
-			x.provider = func(p netresource.AllocationImplementation) netresource.AllocationImplementation {
-				return published{p}
-			}
-		}),
-		"clusterpool": {Unit: 16, New: clusters},
+		"clusterpool":          {Unit: 16, New: clusters},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, c := range netresourcetest.Checks() {
@@ -48,31 +42,8 @@ func clusters(_ context.Context, s netresourcetest.Shape) (*netresourcetest.Worl
 		pool.Spec.CIDRs[0].CIDR = "10.0.0.0/24"
 	}
 	pool.Name = "default"
-	return &netresourcetest.World{Provider: func() (netresource.AllocationImplementation, error) {
+	return &netresourcetest.World{Provider: func() (netresource.Provider, error) {
 		p := clusterpool.New(clusterpool.Config{})
 		return p, p.SetPool(pool)
 	}}, nil
-}
-
-// published is a provider that uses what it was given for a node, as published ones do.
-type published struct {
-	netresource.AllocationImplementation
-}
-
-type publishedNode struct {
-	netresource.NetResourceOperations
-	node *netresource.NetResource
-}
-
-func (p published) CreateNetResource(o *v1alpha1.NetResourceSet, n *netresource.NetResource) netresource.NetResourceOperations {
-	return publishedNode{p.AllocationImplementation.CreateNetResource(o, n), n}
-}
-
-func (n publishedNode) UpdatedNode(*v1alpha1.NetResourceSet) {
-	n.NetResourceOperations.UpdatedNode(n.node.ResourceCopy())
-}
-
-func (n publishedNode) PrepareIPRelease(excess int, log *slog.Logger) *netresource.ReleaseAction {
-	n.UpdatedNode(nil)
-	return n.NetResourceOperations.PrepareIPRelease(excess, log)
 }

@@ -23,76 +23,101 @@ import (
 type stage struct {
 	p         Provider
 	world     *World
-	impl      netresource.AllocationImplementation
-	manager   *netresource.NetResourceSetManager // makes the nodes; it is not started
-	instances map[string]string                  // of the nodes
+	impl      netresource.Provider
+	instances map[string]string // of the nodes
 	log       *slog.Logger
 }
 
-// node returns the operations of a new node, after the provider was read.
-func (s *stage) node(name string) (netresource.NetResourceOperations, *v1alpha1.NetResourceSet, error) {
-	n := s.object(name)
-	if s.impl.Resync(context.Background()).IsZero() {
-		return nil, nil, errors.New("read the provider with Resync: it returned the zero time")
-	}
-	s.manager.SetInstancesAPIReadiness(true)
-	if err := s.manager.Update(n); err != nil {
-		return nil, nil, fmt.Errorf("CreateNetResource: %w", err)
-	}
-	ops := s.manager.Get(name).Ops()
-	if ops == nil {
-		return nil, nil, fmt.Errorf(
-			"CreateNetResource: the provider has panicked, or has not returned within %s",
-			s.p.Patience,
-		)
-	}
-	return ops, n, nil
+// node is a node that a check makes calls for as the manager does.
+type node struct {
+	s   *stage
+	set *v1alpha1.NetResourceSet
 }
 
-// read returns what a node has, and how many addresses those are.
-func (s *stage) read(ops netresource.NetResourceOperations) (v1alpha1.AllocationMap, int, error) {
-	all, err := ops.ResyncInterfacesAndIPs(context.Background(), s.log)
-	if err == nil && all == nil {
+// node returns a new node, after the provider was read.
+func (s *stage) node(name string) (*node, error) {
+	n := &node{s, s.object(name)}
+	err := within(s.p.Patience, func() error {
+		if err := s.readAll(context.Background()); err != nil {
+			return err
+		}
+		_, _, err := n.read()
+		return err
+	})
+	return n, err
+}
+
+// readAll makes the provider read its state.
+func (s *stage) readAll(ctx context.Context) error {
+	if _, err := s.impl.Read(ctx); err != nil {
+		return fmt.Errorf("call Read: %w", err)
+	}
+	return nil
+}
+
+// state returns the provider's state of a node.
+func (n *node) state() (netresource.State, error) {
+	state, err := n.s.impl.State(context.Background(), n.set)
+	if err == nil && state.Available == nil {
 		err = errors.New("neither a map nor an error: want an empty map for a node that has nothing")
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("ResyncInterfacesAndIPs: %w", err)
+		return state, fmt.Errorf("call State: %w", err)
 	}
-	n := 0
-	for key := range all {
-		p, err := handshake.ParseKey(key)
-		if err != nil {
-			return nil, 0, fmt.Errorf("ResyncInterfacesAndIPs: key %q %w", key, err)
-		}
-		n += 1 << min(p.Addr().BitLen()-p.Bits(), 20)
-	}
-	return all, n, nil
+	return state, nil
 }
 
-// take takes up to want addresses as the manager does.
-func (s *stage) take(ctx context.Context, ops netresource.NetResourceOperations, want int) error {
-	a, err := ops.PrepareIPAllocation(s.log)
+// read returns what a node has, and how many addresses those are.
+func (n *node) read() (all v1alpha1.AllocationMap, count int, err error) {
+	state, err := n.state()
+	if err != nil {
+		return nil, 0, err
+	}
+	for key := range state.Available {
+		p, err := handshake.ParseKey(key)
+		if err != nil {
+			return nil, 0, fmt.Errorf("call State: key %q %w", key, err)
+		}
+		count += 1 << min(p.Addr().BitLen()-p.Bits(), 20)
+	}
+	return state.Available, count, nil
+}
+
+// errFull is returned if a node can have no more addresses.
+var errFull = errors.New(
+	"call Allocate: no address and no interface is available: the suite needs twelve units for a node",
+)
+
+// take takes up to want addresses.
+func (n *node) take(ctx context.Context, want int) error {
+	got, err := n.s.impl.Allocate(ctx, n.set, want)
 	switch {
 	case err != nil:
-		return fmt.Errorf("PrepareIPAllocation: %w", err)
-	case a == nil:
-		return errors.New("PrepareIPAllocation: neither an action nor an error: want one of them")
+		return fmt.Errorf("call Allocate: %w", err)
+	case got.Addresses == 0:
+		return errFull
 	}
-	room := max(a.AvailableForAllocationIPv4, a.AvailableForAllocationIPv6)
-	if room == 0 && a.AvailableInterfaces == 0 {
-		return errors.New(
-			"PrepareIPAllocation: no address and no interface is available: the suite needs twelve units for a node",
-		)
+	return nil
+}
+
+// spare returns the addresses that the provider chooses to release.
+func (n *node) spare(excess int) ([]string, error) {
+	keys, err := n.s.impl.Spare(context.Background(), n.set, excess)
+	if err != nil {
+		return nil, fmt.Errorf("call Spare: %w", err)
 	}
-	if room > 0 {
-		a.MaxIPsToAllocate = min(room, want)
-		a.AvailableForAllocationIPv4 = min(a.AvailableForAllocationIPv4, a.MaxIPsToAllocate)
-		a.AvailableForAllocationIPv6 = min(a.AvailableForAllocationIPv6, a.MaxIPsToAllocate)
-		return ops.AllocateIPs(ctx, a)
+	return keys, nil
+}
+
+// release releases addresses of one interface or pool.
+func (n *node) release(ctx context.Context, at v1alpha1.AllocationIP, keys ...string) error {
+	err := n.s.impl.Release(ctx, n.set, &netresource.ReleaseAction{
+		InterfaceID: at.Resource, PoolID: v1alpha1.PoolID(at.SubnetID), IPsToRelease: keys,
+	})
+	if err != nil {
+		return fmt.Errorf("call Release of %v: %w", keys, err)
 	}
-	a.MaxIPsToAllocate = want
-	_, _, err = ops.CreateInterface(ctx, a, s.log)
-	return err
+	return nil
 }
 
 // machines creates the machines of three nodes, so that the first reading shows them.
@@ -136,15 +161,15 @@ func (s *stage) wait() {
 }
 
 // agrees waits until a reading of the provider shows what a node's machine has.
-func (s *stage) agrees(name string, ops netresource.NetResourceOperations) error {
+func (s *stage) agrees(n *node) error {
 	s.wait()
 	return s.eventually("compare a reading with the cloud", func() error {
 		ctx, cancel := s.deadline()
 		defer cancel()
-		if s.impl.Resync(ctx).IsZero() {
-			return errors.New("read the provider with Resync: it returned the zero time")
+		if err := s.readAll(ctx); err != nil {
+			return err
 		}
-		return s.agree(name, ops)
+		return s.agree(n)
 	})
 }
 
@@ -205,7 +230,7 @@ func familyOf(p netip.Prefix) int {
 }
 
 // agree returns an error unless the node's reading is what its machine has.
-func (s *stage) agree(name string, ops netresource.NetResourceOperations) error {
+func (s *stage) agree(n *node) error {
 	if s.world.Truth == nil {
 		return nil
 	}
@@ -213,11 +238,11 @@ func (s *stage) agree(name string, ops netresource.NetResourceOperations) error 
 	if err != nil {
 		return err
 	}
-	has, _, err := s.read(ops)
+	has, _, err := n.read()
 	if err != nil {
 		return err
 	}
-	return same(name, slices.Sorted(maps.Keys(has)), all[s.instance(name)])
+	return same(n.set.Name, slices.Sorted(maps.Keys(has)), all[s.instance(n.set.Name)])
 }
 
 // same returns an error unless the keys of a node are the blocks of its machine.
@@ -237,7 +262,7 @@ func (s *stage) clean() error {
 	return s.eventually("wait until the provider deletes its orphans", func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.p.Deadline)
 		defer cancel()
-		s.impl.Resync(ctx)
+		_ = s.readAll(ctx) // what it leaves is in the truth
 		_, t, err := s.truth()
 		if err == nil && len(t.Orphans) > 0 {
 			err = fmt.Errorf("no machine has %v", t.Orphans)

@@ -49,7 +49,7 @@ type parts struct {
 	pool  cloudpool.Config
 	// over and provider are called for each process; nil: nothing is changed.
 	over     func(cloud.Cloud) cloud.Cloud
-	provider func(netresource.AllocationImplementation) netresource.AllocationImplementation
+	provider func(netresource.Provider) netresource.Provider
 }
 
 func world(s netresourcetest.Shape, bits int, change func(*parts)) *netresourcetest.World {
@@ -82,12 +82,12 @@ func world(s netresourcetest.Shape, bits int, change func(*parts)) *netresourcet
 	mem.SetFault(faulty.fault)
 	machines := []string{}
 	return &netresourcetest.World{
-		Provider: func() (netresource.AllocationImplementation, error) {
+		Provider: func() (netresource.Provider, error) {
 			own := x.pool
 			if own.Cloud = faulty; x.over != nil {
 				own.Cloud = x.over(faulty)
 			}
-			var p netresource.AllocationImplementation = cloudpool.New(own)
+			var p netresource.Provider = cloudpool.New(own)
 			if x.provider != nil {
 				p = x.provider(p)
 			}

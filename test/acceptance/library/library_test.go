@@ -138,7 +138,7 @@ func operate(t *testing.T, server dynamic.Interface, cloud *memcloud.Cloud) *net
 	ctx, cancel := context.WithCancel(t.Context())
 	client, log := netresource.NewClient(server, 0), slog.New(slog.DiscardHandler)
 	m, err := netresource.New(netresource.Config{
-		Instances: cloudpool.New(cloudpool.Config{Cloud: cloud, Pre: 4, Consistency: time.Second, Log: log}), API: client,
+		Provider: cloudpool.New(cloudpool.Config{Cloud: cloud, Pre: 4, Consistency: time.Second, Log: log}), API: client,
 		ReleaseExcess: true, ReleaseDelay: 300 * time.Millisecond, ResyncInterval: time.Second, Consistency: time.Second, Log: log,
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
