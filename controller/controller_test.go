@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -343,6 +344,57 @@ func TestRevertOnFailure(t *testing.T) {
 		synctest.Wait()
 		g.Expect(r.log.get()).To(HaveLen(3), "what could not be reverted does")
 	})
+}
+
+// remaining is an event that is told if something remains of it.
+type remaining struct {
+	event
+	told func(error)
+}
+
+func (e *remaining) Remains(err error) { e.told(err) }
+
+// What the southbound cannot undo may still use what the handlers have given: the event is told
+// before they revert, and a resync restores it.
+func TestWhatTheSinkCannotUndo(t *testing.T) {
+	for where, fault := range map[string]func() error{
+		"it says so": func() error {
+			return errors.Join(errors.New("disk full"), &RemainError{"k", errors.New("disk still full")})
+		},
+		"it panics": func() error { panic("disk full") },
+		"it can":    func() error { return errors.New("disk full") },
+	} {
+		t.Run(where, func(t *testing.T) {
+			loop(t, nil, func(g Gomega, r *rig) {
+				r.sync()
+				r.a.update["x"] = put("k")
+				r.sink.Fault = func(txn Transaction) error {
+					if txn.RevertOnFailure {
+						return fault()
+					}
+					return nil
+				}
+				r.log.clear()
+				x := &remaining{event{name: "x", txn: RevertOnFailure}, func(error) { r.log.add("told") }}
+				g.Expect(r.PushEvent(x)).To(Succeed())
+				synctest.Wait()
+				update, revert := []string{"a x", "b x", "c x"}, []string{"c revert x", "b revert x", "a revert x"}
+				if where == "it can" {
+					g.Expect(r.log.get()).To(Equal(slices.Concat(update, revert)))
+				} else {
+					g.Expect(r.log.get()).To(Equal(slices.Concat(update, []string{"told"}, revert)))
+				}
+				r.log.clear()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				healed := 0
+				if where != "it can" {
+					healed = 3
+				}
+				g.Expect(r.log.get()).To(HaveLen(healed), "a resync of each handler")
+			})
+		})
+	}
 }
 
 func TestAFailedCommitReverts(t *testing.T) {

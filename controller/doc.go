@@ -16,6 +16,7 @@
 //	BestEffort               go on, commit, heal later
 //	BestEffortIgnoreErrors   go on, commit, do not heal
 //	RevertOnFailure          stop, Revert the handlers that had finished, commit nothing
+//	                         (RemainingEvent: the southbound may have left something)
 //
 // A handler that panics has failed with the panic as its error. An error that wraps
 // ErrAbort stops the event, reverts it if it is RevertOnFailure, and is followed by

@@ -99,6 +99,18 @@ func (e ValueErrors) failed() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(e)), func(k string) bool { return e[k] == nil })
 }
 
+// RemainError is part of the error of a Sink whose transaction has RevertOnFailure. It names a
+// value that could not be restored: any part of it may be made.
+type RemainError struct {
+	Key string
+	Err error
+}
+
+func (e *RemainError) Error() string { return fmt.Sprintf("undo: %s: %v", e.Key, e.Err) }
+
+// Unwrap returns the reason.
+func (e *RemainError) Unwrap() error { return e.Err }
+
 // valueErrors returns the ValueErrors that err consists of. It returns nil if err
 // holds any other error, which is not of single values.
 func valueErrors(err error) ValueErrors {

@@ -51,6 +51,13 @@ type ExpiringEvent interface {
 	Deadline() time.Time
 }
 
+// RemainingEvent is an UpdateEvent that is told, before it is reverted, if the southbound could
+// not undo it. Its handlers then must not free what a value that remains may still use.
+type RemainingEvent interface {
+	UpdateEvent
+	Remains(err error)
+}
+
 // ReportedEvent is an Event whose producer reports its failure to a person: the loop logs
 // it at level debug only.
 type ReportedEvent interface {

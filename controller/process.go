@@ -398,12 +398,23 @@ func (r *run) commit(ctx context.Context) {
 
 // apply commits southbound an event whose staged changes are durable.
 func (r *run) apply(ctx context.Context) {
-	if err := r.commitSink(ctx); err != nil {
-		r.errs = append(r.errs, err)
-		if r.reverts {
-			r.revert(ctx, true)
-		}
+	err := r.commitSink(ctx)
+	if err == nil {
+		return
 	}
+	r.errs = append(r.errs, err)
+	if !r.reverts {
+		return
+	}
+	_, remains := errors.AsType[*RemainError](err)
+	if _, panicked := errors.AsType[*panicError](err); panicked {
+		remains = true
+	}
+	if ev, ok := r.ev.Event.(RemainingEvent); ok && remains {
+		r.errs = append(r.errs, r.c.guard(func() error { ev.Remains(err); return nil }))
+	}
+	r.revert(ctx, true)
+	r.reverted = r.reverted && !remains // a resync restores it
 }
 
 func (r *run) commitStaged(ctx context.Context) error {

@@ -19,7 +19,7 @@ import (
 type Sink interface {
 	// Commit applies a transaction. If it fails and txn.RevertOnFailure is set,
 	// nothing of txn must remain; otherwise the values that were applied remain.
-	// ValueErrors name the values that failed.
+	// ValueErrors name the values that failed, RemainErrors those that could not be restored.
 	Commit(ctx context.Context, txn Transaction) error
 	// Dump returns the values that are there now. Any goroutine may call it.
 	Dump(ctx context.Context) (map[string]proto.Message, error)

@@ -34,10 +34,12 @@ type Descriptor interface {
 	// value is pending, which is not an error. No value depends on itself through others.
 	Dependencies(key string, value proto.Message) []string
 	// Create makes a value. It succeeds if the value is made already, and repairs what a
-	// crash has left half made. After an error nothing of the value remains.
+	// crash has left half made. After an error nothing of the value remains, as far as the
+	// descriptor can tell: a transaction that reverts on failure calls Delete as well.
 	Create(ctx context.Context, key string, value proto.Message) error
 	// Update changes a value that was made, without an interruption of its traffic where
-	// that is possible. After an error before remains.
+	// that is possible. After an error before remains, as far as the descriptor can tell: a
+	// transaction that reverts on failure then calls Update back to before.
 	Update(ctx context.Context, key string, before, value proto.Message) error
 	// Delete removes a value. When it returns, the value has no effect any more; a
 	// descriptor that implements Sweeper may leave detached objects for Sweep. A missing

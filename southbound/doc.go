@@ -29,7 +29,8 @@
 // a new one.
 //
 // If a transaction reverts on failure, all of it is undone in the opposite order, also if
-// its context has ended. A value of such a transaction that would be pending is a failure
+// its context has ended. A call that has failed is undone as well, since any part of it may be
+// done. What cannot be undone is named (controller.RemainError). A value of such a transaction that would be pending is a failure
 // (ErrPending): its caller takes success as the sign that the value is made.
 //
 // # Failures

@@ -83,6 +83,7 @@ func ExampleNew() {
 	// delete tunnel/7
 	// error: <nil>
 	// create tunnel/8
+	// delete route/10.1.8.0/24
 	// delete tunnel/8
 	// error: route/10.1.8.0/24: no gateway
 }

@@ -223,7 +223,7 @@ func (r *run) make(it *item, m proto.Message) error {
 		}
 		return it.kind.Update(ctx, it.key, it.made, m)
 	})
-	if hasPanicked(err) { // any part of it may be made
+	if r.unknown(err) { // any part of it may be made
 		r.steps = append(r.steps, step{it, it.made, m, it.stands})
 		r.setMade(it, m)
 		it.doubt = broken
@@ -234,6 +234,16 @@ func (r *run) make(it *item, m proto.Message) error {
 	r.steps = append(r.steps, step{it, it.made, m, it.stands})
 	r.done(it, m)
 	return nil
+}
+
+// unknown reports whether an error leaves open what the call has done. In a run that reverts,
+// only errors that say that nothing was changed do not. What a failed call has left must not
+// outlast such a run, because its addresses go to others.
+func (r *run) unknown(err error) bool {
+	if err == nil || hasPanicked(err) {
+		return err != nil
+	}
+	return r.reverts && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrGone)
 }
 
 // done records that m is made.
@@ -374,7 +384,7 @@ func (r *run) undo() error {
 				r.setMade(it, st.before)
 			}
 			it.doubt = broken
-			errs = append(errs, fmt.Errorf("undo: %s: %w", it.key, err))
+			errs = append(errs, &controller.RemainError{Key: it.key, Err: err})
 			continue
 		}
 		r.setMade(it, st.before)

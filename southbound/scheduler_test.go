@@ -345,3 +345,43 @@ func TestAResyncNamesTheWantedValues(t *testing.T) {
 	}
 	g.Expect(texts).To(Equal([]string{"a/1 w", "a/3 v"}))
 }
+
+// A call that fails may have made any part of a value: a transaction that reverts removes it,
+// and names what it cannot remove. What was in the way is not its to remove.
+func TestAFailedCallOfATransactionThatReverts(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		err     error // of the creation
+		cleanup error
+		calls   []string
+		remains string
+	}{
+		{"it is removed", errInjected, nil, []string{"create a/1", "delete a/1"}, ""},
+		{"it cannot be removed", errInjected, errInjected, []string{"create a/1", "delete a/1"}, "a/1"},
+		{"an object of another program is in the way", ErrForeign, errInjected, []string{"create a/1"}, ""},
+		{"its owner has ended", ErrGone, errInjected, []string{"create a/1"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g, w := NewWithT(t), newWorld()
+			s := New(Options{}, w.parts()...)
+			w.torn = true
+			w.fault = func(op, _ string) error {
+				if op == "create" {
+					return c.err
+				}
+				return c.cleanup
+			}
+			err := s.Commit(t.Context(), reverting(is("a/1", "x")))
+			g.Expect(err).To(MatchError(c.err))
+			g.Expect(w.lines()).To(Equal(c.calls))
+			remain, some := errors.AsType[*controller.RemainError](err)
+			g.Expect(some).To(Equal(c.remains != ""))
+			if some {
+				g.Expect(remain.Key).To(Equal(c.remains))
+			}
+			w.fault, w.torn = nil, false
+			g.Expect(s.Commit(t.Context(), resync())).To(Succeed())
+			g.Expect(w.values).To(BeEmpty(), "a resync removes the rest")
+		})
+	}
+}

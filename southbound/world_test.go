@@ -40,9 +40,11 @@ type world struct {
 	failing int                        // the call that fails; 0: none
 	fault   func(op, key string) error // asked before each call
 	halfway bool                       // a Delete that fails has removed the value
+	torn    bool                       // a Create or Update that fails has made the value
+	unsure  map[string]bool            // keys of calls that have failed and been torn
 }
 
-func newWorld() *world { return &world{values: map[string]string{}} }
+func newWorld() *world { return &world{values: map[string]string{}, unsure: map[string]bool{}} }
 
 func needs(text string) []string {
 	_, all, _ := strings.Cut(text, " needs ")
@@ -139,16 +141,21 @@ func (p part) check(op, key string, m proto.Message) {
 
 func (p part) Create(ctx context.Context, key string, m proto.Message) error {
 	p.check("create", key, m)
-	if err := p.call(ctx, "create", key); err != nil {
-		return err
+	return p.put(key, m, p.call(ctx, "create", key))
+}
+
+// put sets a value after a call, also after one that has failed and is torn.
+func (p part) put(key string, m proto.Message, err error) error {
+	if err == nil || p.torn && errors.Is(err, errInjected) {
+		p.set(key, text(m))
 	}
-	p.set(key, text(m))
-	return nil
+	p.unsure[key] = err != nil
+	return err
 }
 
 func (p part) Update(ctx context.Context, key string, before, m proto.Message) error {
 	p.check("update", key, m)
-	if p.values[key] != text(before) {
+	if p.values[key] != text(before) && !p.unsure[key] {
 		p.breach("update %s from %q, which is %q", key, text(before), p.values[key])
 	}
 	if text(before) == text(m) {
@@ -160,11 +167,7 @@ func (p part) Update(ctx context.Context, key string, before, m proto.Message) e
 	if p.prefix == "b/" && major(before) != major(m) {
 		p.breach("update %s instead of recreating it", key)
 	}
-	if err := p.call(ctx, "update", key); err != nil {
-		return err
-	}
-	p.set(key, text(m))
-	return nil
+	return p.put(key, m, p.call(ctx, "update", key))
 }
 
 // unused notes a breach if a value uses key.

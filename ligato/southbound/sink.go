@@ -77,6 +77,9 @@ func (s *Sink) Commit(ctx context.Context, txn controller.Transaction) error {
 		s.wanted = before
 		if left := s.resync(ctx, "undo "+txn.Description, controller.Retry{}); left != nil {
 			s.log.Error("values from before a failed transaction are not all restored", "error", left)
+			for _, v := range txn.Values {
+				err = errors.Join(err, &controller.RemainError{Key: v.Key, Err: left})
+			}
 		}
 		return err
 	default:

@@ -450,3 +450,42 @@ func TestInitNamesAMissingDependency(t *testing.T) {
 	d := ipam.DefaultPlugin // a copy: another test may use the variable
 	NewWithT(t).Expect(d.Init()).To(MatchError(ContainSubstring("NodeSync")))
 }
+
+// A wire that was half made, and that cannot be removed, may still answer for the address: no
+// other pod gets it before the DEL.
+func TestAWireThatRemainsKeepsItsAddress(t *testing.T) {
+	for name, remains := range map[string]error{
+		"it was removed":      nil,
+		"it is half made yet": &controller.RemainError{Key: "wire/web", Err: errors.New("no buffer space")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAgent(t, defaults, nil)
+			a.wiring.update = func(ev controller.Event, txn controller.UpdateOperations) error {
+				if _, ok := ev.(*podmanager.AddPod); ok {
+					txn.Put("wire/web", wrapperspb.String("half"))
+				}
+				return nil
+			}
+			a.sink.Fault = func(txn controller.Transaction) error {
+				if txn.RevertOnFailure {
+					return errors.Join(controller.ValueErrors{"wire/web": errors.New("no carrier")}, remains)
+				}
+				return nil
+			}
+			_, err := a.serve("ADD", "web")
+			a.g.Expect(err).To(MatchError(ContainSubstring("no carrier")))
+			a.sink.Fault = nil
+			other, err := a.serve("ADD", "other")
+			a.g.Expect(err).NotTo(HaveOccurred())
+			if remains == nil {
+				a.g.Expect(a.held()).To(HaveLen(1))
+				return
+			}
+			a.g.Expect(a.held()).To(HaveLen(2))
+			a.g.Expect(other.IPs[0].Address).NotTo(HavePrefix("10.1.5.2/"), "the address of the wire that remains")
+			_, err = a.serve("DEL", "web")
+			a.g.Expect(err).NotTo(HaveOccurred())
+			a.g.Expect(a.held()).To(HaveLen(1))
+		})
+	}
+}

@@ -60,7 +60,7 @@ func (i *IPAM) Update(event controller.Event, txn controller.UpdateOperations) (
 
 // addPod stages the claim of an attachment and sets its addresses.
 func (i *IPAM) addPod(ev *podmanager.AddPod) (string, error) {
-	ev.Fresh, ev.Generation = false, 0 // of an earlier try beside other events
+	ev.Fresh, ev.Generation, ev.Remnant = false, 0, nil // of an earlier try beside other events
 	networks := i.state.Load().networks
 	if _, ok := networks[ev.Pool]; !ok && ev.Pool != PodPool {
 		known := strings.Join(slices.Sorted(maps.Keys(networks)), ", ")
@@ -128,7 +128,9 @@ func (i *IPAM) deletePod(ev *podmanager.DeletePod) (string, error) {
 	return fmt.Sprintf("released %v", ev.Freed), nil
 }
 
-// Revert releases what an AddPod claimed; a repeated AddPod claimed nothing.
+// Revert releases what an AddPod claimed; a repeated AddPod claimed nothing. If a part of the
+// wire may remain, its addresses stay leased: the DEL of the attachment, or reclaim when its
+// namespace is gone, frees them after the wire.
 func (i *IPAM) Revert(event controller.Event) error {
 	ev, ok := event.(*podmanager.AddPod)
 	if !ok {
@@ -139,6 +141,11 @@ func (i *IPAM) Revert(event controller.Event) error {
 		return nil
 	}
 	ev.Fresh = false
+	if ev.Remnant != nil {
+		i.Log.Error("a failed attachment keeps its addresses until its DEL: its wire could not be removed",
+			"key", ev.Key.String(), "addresses", texts(ev.Addresses), "error", ev.Remnant)
+		return nil //nolint:nilerr // the lease stays on purpose
+	}
 	_, err := i.Stage.Release(ledger.Selector{
 		Key:        ev.Key,
 		Generation: ev.Generation,

@@ -38,6 +38,7 @@ type AddPod struct {
 	Wire       *kv.Wire       // set by ipnet if Wired
 	Fresh      bool           // this event claimed the addresses
 	Generation uint64         // of that claim
+	Remnant    error          // why the southbound could not take away what it has made; nil: it could
 
 	span  trace.Span    // of the request; nil: it is not traced
 	gone  func() bool   // reports whether the caller has hung up
@@ -94,6 +95,9 @@ func (ev *AddPod) Class() controller.EventClass { return controller.Urgent }
 
 // ReportsFailure says that the answer to the request is logged, once for its repetitions.
 func (ev *AddPod) ReportsFailure() {}
+
+// Remains is called before the event is reverted if a part of the wire may remain.
+func (ev *AddPod) Remains(err error) { ev.Remnant = err }
 
 // Span returns the span of the request, nil if it is not traced.
 func (ev *AddPod) Span() trace.Span { return ev.span }
