@@ -249,7 +249,7 @@ func TestRunEndsWithTheScheduler(t *testing.T) {
 		synctest.Wait()
 		g.Expect(s.Close()).To(Succeed())
 		g.Expect(<-ended).To(Succeed())
-		g.Expect(w.log).To(HaveLen(1))
+		g.Expect(w.log).To(Equal([]string{"create a/1", "delete a/1"}))
 		g.Expect(s.Commit(t.Context(), txn)).To(MatchError(errClosed))
 	})
 }

@@ -21,6 +21,17 @@ var ErrForeign = errors.New("an object of another program is in the way")
 // a transaction that reverts on failure, the error is one like any other.
 var ErrGone = errors.New("its owner has ended")
 
+// errUnchanged is wrapped by errors that Unchanged returns.
+var errUnchanged = errors.New("nothing was changed")
+
+type unchanged struct{ error }
+
+func (e unchanged) Unwrap() []error { return []error{e.error, errUnchanged} }
+
+// Unchanged returns an error of Create or Update after which the value is as it was before the
+// call: there is nothing to undo.
+func Unchanged(err error) error { return unchanged{err} }
+
 // Descriptor makes the values of one kind true. The scheduler calls it from one goroutine
 // at a time, except for Sweep and Watch.
 type Descriptor interface {
@@ -34,12 +45,12 @@ type Descriptor interface {
 	// value is pending, which is not an error. No value depends on itself through others.
 	Dependencies(key string, value proto.Message) []string
 	// Create makes a value. It succeeds if the value is made already, and repairs what a
-	// crash has left half made. After an error nothing of the value remains, as far as the
-	// descriptor can tell: a transaction that reverts on failure calls Delete as well.
+	// crash has left half made. After an error any part of the value may be made: the
+	// scheduler calls Delete, unless the error wraps ErrForeign or ErrGone, or is Unchanged.
 	Create(ctx context.Context, key string, value proto.Message) error
 	// Update changes a value that was made, without an interruption of its traffic where
-	// that is possible. After an error before remains, as far as the descriptor can tell: a
-	// transaction that reverts on failure then calls Update back to before.
+	// that is possible. After an error any part of it may be done: the scheduler calls Update
+	// back to before, with the same exceptions.
 	Update(ctx context.Context, key string, before, value proto.Message) error
 	// Delete removes a value. When it returns, the value has no effect any more; a
 	// descriptor that implements Sweeper may leave detached objects for Sweep. A missing

@@ -15,8 +15,8 @@
 // A wanted value is made, pending or failed. It is pending while a value that it depends
 // on is not made, which is not an error: it is made as soon as that value is. If a value
 // goes away, the values that depend on it are removed before and become pending. Another
-// value may stand in for a pending one (Substituter). A value that fails leaves what was
-// made before; the other values go on. A value without a descriptor is only kept, and
+// value may stand in for a pending one (Substituter). If a value fails, the scheduler restores
+// what was made before; the other values go on. A value without a descriptor is only kept, and
 // counts as made.
 //
 // # Transactions

@@ -201,7 +201,7 @@ func TestTransactionsWithFaults(t *testing.T) {
 			before, state, clean := w.clone(), s.state(), len(s.Status().Failed) == 0
 			w.calls, w.failing = 0, rapid.IntRange(0, 8).Draw(t, "failing")
 			w.halfway, w.log = rapid.Bool().Draw(t, "halfway"), nil
-			w.torn = txn.RevertOnFailure && rapid.Bool().Draw(t, "torn")
+			w.torn = rapid.Bool().Draw(t, "torn")
 			err := s.Commit(t.Context(), txn)
 			g.Expect(w.wrong).To(BeEmpty(), "%v\n%v\n%v\n%v", state, txn, w.failing, w.log)
 			if w.failing > 0 && w.calls >= w.failing {

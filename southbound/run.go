@@ -223,12 +223,10 @@ func (r *run) make(it *item, m proto.Message) error {
 		}
 		return it.kind.Update(ctx, it.key, it.made, m)
 	})
-	if r.unknown(err) { // any part of it may be made
-		r.steps = append(r.steps, step{it, it.made, m, it.stands})
-		r.setMade(it, m)
-		it.doubt = broken
-	}
 	if err != nil {
+		if unknown(err) {
+			err = r.left(step{it, it.made, m, it.stands}, err)
+		}
 		return err
 	}
 	r.steps = append(r.steps, step{it, it.made, m, it.stands})
@@ -236,14 +234,34 @@ func (r *run) make(it *item, m proto.Message) error {
 	return nil
 }
 
-// unknown reports whether an error leaves open what the call has done. In a run that reverts,
-// only errors that say that nothing was changed do not. What a failed call has left must not
-// outlast such a run, because its addresses go to others.
-func (r *run) unknown(err error) bool {
-	if err == nil || hasPanicked(err) {
-		return err != nil
+// unknown reports whether an error of Create or Update leaves open what the call has done.
+func unknown(err error) bool {
+	return !errors.Is(err, ErrForeign) && !errors.Is(err, ErrGone) && !errors.Is(err, errUnchanged)
+}
+
+// left is called after a call that has failed: any part of its value may be made. A run that
+// reverts undoes it in its turn, others at once. left returns the error of the call, with that
+// of the undoing.
+func (r *run) left(st step, err error) error {
+	it, known := st.it, st.it.doubt == sure
+	r.setMade(it, st.after)
+	it.doubt = broken
+	if r.reverts {
+		r.steps = append(r.steps, st)
+		return err
 	}
-	return r.reverts && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrGone)
+	// What was made before may not be known either, or only described by Retrieve: the next
+	// attempt makes all of the value then.
+	possible := func() error { return it.kind.Validate(it.key, st.before) }
+	if !known || st.before != nil && guard(possible) != nil {
+		return err
+	}
+	undo := guard(func() error { return r.undoStep(context.WithoutCancel(r.ctx), st) })
+	if undo != nil {
+		return errors.Join(err, fmt.Errorf("undo: %w", undo))
+	}
+	r.setMade(it, st.before)
+	return err
 }
 
 // done records that m is made.

@@ -124,7 +124,9 @@ func TestStatus(t *testing.T) {
 		case "a/2":
 			return fmt.Errorf("link of docker: %w", ErrForeign)
 		case "a/3":
-			return errInjected
+			if op == "create" {
+				return errInjected
+			}
 		}
 		return nil
 	}
@@ -346,6 +348,71 @@ func TestAResyncNamesTheWantedValues(t *testing.T) {
 	g.Expect(texts).To(Equal([]string{"a/1 w", "a/3 v"}))
 }
 
+// A call that fails may have made any part of a value. What was made before is restored at once.
+// If that fails, too, the next attempt makes all of the value.
+func TestAFailedCallIsUndone(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		before, value string
+		undo          error
+		calls         []string
+		is, later     string
+	}{
+		{"a creation", "", "x", nil, []string{"create a/1", "delete a/1"}, "", "create a/1"},
+		{"a change", "x", "y", nil, []string{"update a/1", "update a/1"}, "x", "update a/1"},
+		{"a creation that remains", "", "x", errInjected, []string{"create a/1", "delete a/1"}, "x", "create a/1"},
+		{"a change that remains", "x", "y", errInjected, []string{"update a/1", "update a/1"}, "y", "create a/1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g, w, now := NewWithT(t), newWorld(), time.Unix(0, 0)
+			s := New(Options{Now: func() time.Time { return now }}, w.parts()...)
+			g.Expect(s.Commit(t.Context(), update(is("a/1", c.before)))).To(Succeed())
+			w.log, w.torn = nil, true
+			w.fault = func(string, string) error {
+				if len(w.log) == 1 {
+					return errInjected
+				}
+				return c.undo
+			}
+			txn := update(is("a/1", c.value))
+			txn.Retry = controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 2}
+			g.Expect(s.Commit(t.Context(), txn)).To(MatchError(errInjected))
+			g.Expect(w.lines()).To(Equal(c.calls))
+			g.Expect(w.wrong).To(BeEmpty())
+			if c.undo == nil {
+				g.Expect(w.values["a/1"]).To(Equal(c.is))
+			} else {
+				g.Expect(s.Status().Made).To(BeZero())
+				w.fault = func(string, string) error { return errInjected }
+				now = now.Add(time.Second)
+				g.Expect(s.retryDue(t.Context())).To(BeEmpty())
+				g.Expect(w.lines()).To(Equal([]string{"create a/1"}), "what was made before is not known: there is nothing to go back to")
+			}
+			w.fault = nil
+			now = now.Add(time.Second)
+			g.Expect(s.retryDue(t.Context())).To(BeEmpty())
+			g.Expect(w.lines()).To(Equal([]string{c.later}))
+			g.Expect(w.values["a/1"]).To(Equal(c.value))
+		})
+	}
+}
+
+// What Retrieve describes cannot always be made: it is not what a failed change goes back to.
+func TestAFailedChangeOfAnIncompleteValue(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.parts()...)
+	w.values["a/1"] = "bad as nobody makes it"
+	w.fault = func(op, _ string) error {
+		if op == "update" {
+			return errInjected
+		}
+		return nil
+	}
+	err := s.Commit(t.Context(), resync(is("a/1", "x")))
+	g.Expect(err).To(MatchError("a/1: input/output error"))
+	g.Expect(w.lines()).To(Equal([]string{"retrieve a/", "retrieve b/", "retrieve c/", "update a/1"}))
+}
+
 // A call that fails may have made any part of a value: a transaction that reverts removes it,
 // and names what it cannot remove. What was in the way is not its to remove.
 func TestAFailedCallOfATransactionThatReverts(t *testing.T) {
@@ -360,6 +427,7 @@ func TestAFailedCallOfATransactionThatReverts(t *testing.T) {
 		{"it cannot be removed", errInjected, errInjected, []string{"create a/1", "delete a/1"}, "a/1"},
 		{"an object of another program is in the way", ErrForeign, errInjected, []string{"create a/1"}, ""},
 		{"its owner has ended", ErrGone, errInjected, []string{"create a/1"}, ""},
+		{"nothing was changed", Unchanged(errors.New("not yet")), errInjected, []string{"create a/1"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g, w := NewWithT(t), newWorld()

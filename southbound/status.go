@@ -44,7 +44,7 @@ func (s *Scheduler) Status() Status {
 	defer s.mu.Unlock()
 	var st Status
 	for _, it := range s.items {
-		if it.ready() {
+		if it.ready() && it.doubt != broken {
 			st.Made++
 		}
 		switch {

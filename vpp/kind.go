@@ -88,22 +88,27 @@ func (k *kind) Dependencies(_ string, value proto.Message) []string {
 	return k.dependencies(value)
 }
 
-// Create makes a value. After an error nothing of it remains, unless the connection has ended:
-// the comparison after the next one removes what is left then.
+// Create makes a value. After an error it removes what it has made. If the connection has ended,
+// the comparison after the next one removes what is left in VPP.
 func (k *kind) Create(ctx context.Context, key string, value proto.Message) error {
 	err := k.ensure(ctx, key, nil, value)
-	clean := context.WithoutCancel(ctx)
-	switch {
-	case err == nil, errors.Is(err, southbound.ErrForeign):
+	if err == nil || errors.Is(err, southbound.ErrForeign) {
 		return err
-	case !errors.Is(err, errLost):
-		if undo := k.Delete(clean, key, value); undo != nil && !errors.Is(undo, errLost) {
-			err = errors.Join(err, undo)
-		}
-	case k.gone != nil:
-		err = errors.Join(err, k.gone(clean, key, value))
 	}
-	return err
+	clean := context.WithoutCancel(ctx)
+	undo := errLost
+	if !errors.Is(err, errLost) {
+		undo = k.Delete(clean, key, value)
+	}
+	if errors.Is(undo, errLost) {
+		if undo = nil; k.gone != nil {
+			undo = k.gone(clean, key, value)
+		}
+	}
+	if undo != nil {
+		return errors.Join(err, undo)
+	}
+	return southbound.Unchanged(err)
 }
 
 // Update changes a value in place.

@@ -53,8 +53,11 @@ func (p *pods) Watch(ctx context.Context, changed func(key string)) error {
 // Create makes a pod. After an error no link of it remains in the kernel either.
 func (p *pods) Create(ctx context.Context, key string, value proto.Message) error {
 	err := p.kind.Create(ctx, key, value)
-	if err != nil && !errors.Is(err, southbound.ErrForeign) {
-		err = errors.Join(err, p.detach(context.WithoutCancel(ctx), key, value))
+	if err == nil || errors.Is(err, southbound.ErrForeign) {
+		return err
+	}
+	if undo := p.detach(context.WithoutCancel(ctx), key, value); undo != nil {
+		return fmt.Errorf("%v; %w", err, undo) //nolint:errorlint // it says that nothing was changed
 	}
 	return err
 }

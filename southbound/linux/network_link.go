@@ -154,10 +154,7 @@ func (n *networkLinks) Create(_ context.Context, key string, value proto.Message
 	if err != nil {
 		return err
 	}
-	if err := n.apply(want); err != nil {
-		return errors.Join(err, n.remove(want.name))
-	}
-	return nil
+	return n.apply(want)
 }
 
 func (n *networkLinks) apply(want networkLink) error {
@@ -217,18 +214,8 @@ func (n *networkLinks) rulesOf(name string) (found []object, err error) {
 }
 
 // Update changes the link in place. Its form stays: see Recreate.
-func (n *networkLinks) Update(_ context.Context, key string, before, value proto.Message) error {
-	want, err := readNetworkLink(key, value)
-	if err != nil {
-		return err
-	}
-	if err := n.apply(want); err != nil {
-		if old, failed := readNetworkLink(key, before); failed == nil {
-			err = errors.Join(err, n.apply(old))
-		}
-		return err
-	}
-	return nil
+func (n *networkLinks) Update(ctx context.Context, key string, _, value proto.Message) error {
+	return n.Create(ctx, key, value)
 }
 
 // Delete removes the link, with all that leads through it, and its rules.

@@ -23,8 +23,7 @@ type nodePart interface {
 	wanted(value *kv.NodeNetwork) bool
 	// validate returns the reason why a value with the part can never be made.
 	validate(value *kv.NodeNetwork) error
-	// create makes the part, or repairs it. After an error, nothing that it has made
-	// remains.
+	// create makes the part, or repairs it.
 	create(value *kv.NodeNetwork) error
 	// replaces reports whether value needs the present link of the part to be removed: the
 	// kernel then removes the tunnels and the routes through it.
@@ -100,13 +99,7 @@ func (n *nodeDescriptor) Create(_ context.Context, _ string, value proto.Message
 	if err != nil {
 		return err
 	}
-	if err := n.apply(network); err != nil {
-		for _, p := range n.parts {
-			err = errors.Join(err, p.remove())
-		}
-		return err
-	}
-	return nil
+	return n.apply(network)
 }
 
 // apply removes the parts that value does not have, and makes the others.
@@ -130,19 +123,8 @@ func (n *nodeDescriptor) apply(value *kv.NodeNetwork) error {
 	return nil
 }
 
-func (n *nodeDescriptor) Update(_ context.Context, _ string, before, value proto.Message) error {
-	old, err := message[*kv.NodeNetwork](before)
-	if err != nil {
-		return err
-	}
-	network, err := message[*kv.NodeNetwork](value)
-	if err != nil {
-		return err
-	}
-	if err := n.apply(network); err != nil {
-		return errors.Join(err, n.apply(old))
-	}
-	return nil
+func (n *nodeDescriptor) Update(ctx context.Context, key string, _, value proto.Message) error {
+	return n.Create(ctx, key, value)
 }
 
 // Recreate reports whether a link of the node has to go or to be made again. It asks the

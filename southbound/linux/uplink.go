@@ -227,8 +227,12 @@ func (u *uplinks) Create(_ context.Context, key string, value proto.Message) err
 		return err
 	}
 	if err := u.apply(want); err != nil {
+		// What its pods need stays, and Watch waits for its link.
 		u.known.end(want.iface, true) // before Watch sees what is removed here
-		return errors.Join(err, u.remove(want.table, true))
+		if undo := u.remove(want.table, true); undo != nil {
+			return errors.Join(err, undo)
+		}
+		return southbound.Unchanged(err)
 	}
 	u.known.end(want.iface, false)
 	return nil
@@ -251,7 +255,7 @@ func (u *uplinks) apply(want uplink) error {
 	}
 	link, err := u.link(want)
 	if err != nil {
-		return err
+		return southbound.Unchanged(err)
 	}
 	if err := u.prepare(want, link); err != nil {
 		return err

@@ -180,12 +180,19 @@ func (u *uplinkAddresses) Create(_ context.Context, key string, value proto.Mess
 		}
 	}
 	requests := have.changes(want, link.linkID)
-	err = u.host.Run(requests)
+	first := 0
+	if len(requests) > 0 && requests[0].Kind == unix.RTM_NEWRULE {
+		first = 1 // with a foreign rule in its way nothing is changed
+	}
+	err = u.host.Run(requests[:first])
 	if errors.Is(err, unix.EEXIST) {
-		err = fmt.Errorf("%w: %w", southbound.ErrForeign, err)
+		return fmt.Errorf("%w: %w", southbound.ErrForeign, err)
+	}
+	if err == nil {
+		err = u.host.Run(requests[first:])
 	}
 	if err != nil {
-		return u.undo(requests, have, err)
+		return err
 	}
 	if slices.ContainsFunc(requests, func(r *rtnl.Request) bool { return r.Kind == unix.RTM_NEWNEIGH }) {
 		u.tell(link, want.address)
@@ -227,32 +234,6 @@ func (o *addressObjects) changes(want uplinkAddress, link linkID) (all []*rtnl.R
 		all = append(all, object{kind: proxyObject, prefix: want.rule.prefix}.add(link))
 	}
 	return all
-}
-
-// undo restores the objects of before, after a batch that has failed.
-func (u *uplinkAddresses) undo(requests []*rtnl.Request, before *addressObjects, failed error) error {
-	var all []*rtnl.Request
-	for _, p := range before.rules {
-		all = append(all, p.add(linkID{}))
-	}
-	for _, p := range before.proxies {
-		r := p.add(linkID{index: p.index})
-		r.Allow = []unix.Errno{unix.ENODEV}
-		all = append(all, r)
-	}
-	for _, r := range requests {
-		if r.Err != nil {
-			continue
-		}
-		undo := map[uint16]uint16{unix.RTM_NEWRULE: unix.RTM_DELRULE, unix.RTM_NEWNEIGH: unix.RTM_DELNEIGH}[r.Kind]
-		if undo != 0 {
-			all = append(all, &rtnl.Request{What: "undo: " + r.What, Kind: undo, Body: r.Body})
-		}
-	}
-	if err := u.host.Run(all); err != nil {
-		return fmt.Errorf("%w; %w", failed, err)
-	}
-	return failed
 }
 
 // Update changes the objects of an address.

@@ -156,7 +156,7 @@ func (v *vxlanPeers) set(key string, before, value *kv.NodeTunnel) error {
 	}
 	old := v.former(before)
 	if err := v.write(key, p); err != nil {
-		return errors.Join(err, v.erase(p.without(old)), v.write(key, old))
+		return err
 	}
 	return v.erase(old.without(p))
 }

@@ -76,11 +76,7 @@ func (w *wireguardPeers) set(key string, before, value *kv.NodeTunnel) error {
 		former = wireguardPeer{}
 	}
 	if err := w.link.device.setPeer(public, former, peer); err != nil {
-		err = fmt.Errorf("set peer %s of %s: %w", public, wireguardName, err)
-		if before == nil || old != public {
-			return errors.Join(err, w.link.device.removePeer(public))
-		}
-		return errors.Join(err, w.link.device.setPeer(public, wireguardPeer{}, former))
+		return fmt.Errorf("set peer %s of %s: %w", public, wireguardName, err)
 	}
 	w.owner[public] = key
 	if before == nil || old == public {
