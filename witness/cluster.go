@@ -4,6 +4,7 @@
 package witness
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -30,6 +31,12 @@ type ClusterNode struct {
 	Name  string
 	Addrs []netip.Addr
 	Pods  []netip.Prefix // its podCIDRs
+}
+
+// Report describes the view.
+func (v *ClusterView) Report() Report {
+	source := fmt.Sprintf("state of revision %d", v.Revision)
+	return Report{Name: Cluster, Read: v.Taken, Source: source, Objects: len(v.Pods)}
 }
 
 // Pod returns the pod with a name, nil if the cluster has none on this node.

@@ -18,6 +18,18 @@ type EngineView struct {
 	Containers []EngineContainer
 }
 
+// Report describes the view.
+func (v *EngineView) Report() Report {
+	r := Report{
+		Name: Engine, Read: v.Taken, Source: "Docker " + v.Version,
+		Limits: "a container that the engine has lost is not seen; in a swarm, neither are tasks of other nodes",
+	}
+	for i := range v.Networks {
+		r.Objects += len(v.Networks[i].Endpoints)
+	}
+	return r
+}
+
 // EngineNetwork holds a network of the engine.
 type EngineNetwork struct {
 	ID          string

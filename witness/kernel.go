@@ -4,6 +4,7 @@
 package witness
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -20,6 +21,12 @@ type KernelView struct {
 	// Limits says which namespaces the reader cannot know of, "" for none beyond those
 	// that the comment of package witness/kernel names.
 	Limits string
+}
+
+// Report describes the view.
+func (v *KernelView) Report() Report {
+	limits := cmp.Or(v.Hidden, v.Limits)
+	return Report{Name: Kernel, Read: v.Taken, Source: "netlink", Limits: limits, Objects: len(v.Namespaces)}
 }
 
 // NamespaceID identifies a network namespace by its device and inode numbers. The

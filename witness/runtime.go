@@ -19,6 +19,11 @@ type RuntimeView struct {
 	Sandboxes []Sandbox
 }
 
+// Report describes the view.
+func (v *RuntimeView) Report() Report {
+	return Report{Name: Runtime, Read: v.Taken, Source: v.Source, Objects: len(v.Sandboxes)}
+}
+
 // Sandbox holds a pod sandbox. The ContainerID of a CNI lease is its ID.
 type Sandbox struct {
 	ID        string

@@ -70,8 +70,7 @@ type Report struct {
 	Source  string    // what was read, such as "containerd 2.1.4 at /run/containerd/containerd.sock"
 	Limits  string    // what the witness cannot prove here; "": nothing
 	Read    time.Time // time of the last view; zero: none yet
-	Took    time.Duration
-	Objects int // namespaces, sandboxes, endpoints or pods in that view
+	Objects int       // namespaces, sandboxes, endpoints or pods in that view
 }
 
 // ReportOf returns the report of an attempt that began at a time and returned err.

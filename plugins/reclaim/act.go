@@ -183,12 +183,11 @@ var ErrNotReclaiming = errors.New("no reclaim of it is pending")
 // Undo undoes the pending reclaim of an address, in one pool or in all. The lease is
 // held again, and is not reclaimed again until a witness has shown it in use.
 func (p *Plugin) Undo(ctx context.Context, a netip.Addr, pool string) ([]ledger.Lease, error) {
-	select {
-	case <-p.round:
-		defer func() { p.round <- struct{}{} }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("undo the reclaim of %s: %w", a, context.Cause(ctx))
+	unlock, err := p.locked(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("undo the reclaim of %s: %w", a, err)
 	}
+	defer unlock()
 	var undone []ledger.Lease
 	for _, l := range p.leases() {
 		if l.Addr != a || pool != "" && l.Pool != pool || !l.Reclaiming() {
@@ -216,16 +215,11 @@ func (p *Plugin) Undo(ctx context.Context, a netip.Addr, pool string) ([]ledger.
 // Preview returns what a round would do now, and what each reclaim waits for. It reads the
 // witnesses and changes nothing.
 func (p *Plugin) Preview(ctx context.Context) ([]Assessment, *witness.World, error) {
-	select {
-	case <-p.round:
-		defer func() { p.round <- struct{}{} }()
-	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("wait for the round of the witnesses in progress: %w", context.Cause(ctx))
+	o, unlock, err := p.observe(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	o := p.observe(ctx)
-	if ctx.Err() != nil {
-		return nil, nil, fmt.Errorf("read the witnesses: %w", context.Cause(ctx))
-	}
+	defer unlock()
 	return p.judge.Clone().Observe(o), o.World, nil
 }
 

@@ -16,12 +16,11 @@ import (
 // released. It needs neither a second observation nor the grace period; all other rules
 // hold: a round that does not show that the owner is gone undoes the reclaim.
 func (p *Plugin) Begin(ctx context.Context, l ledger.Lease, reason string) (until time.Time, err error) {
-	select {
-	case <-p.round:
-		defer func() { p.round <- struct{}{} }()
-	case <-ctx.Done():
-		return until, fmt.Errorf("begin the reclaim of %s: %w", l.Addr, context.Cause(ctx))
+	unlock, err := p.locked(ctx)
+	if err != nil {
+		return until, fmt.Errorf("begin the reclaim of %s: %w", l.Addr, err)
 	}
+	defer unlock()
 	if !p.Config.Enabled { // no round would decide on it
 		return until, fmt.Errorf(
 			"begin the reclaim of %s: cadastre.reclaim.enabled is false: release it by hand",

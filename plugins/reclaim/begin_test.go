@@ -112,3 +112,28 @@ func TestACallerThatLeavesEndsItsRound(t *testing.T) {
 	_, err := n.Observe(limited)
 	n.g.Expect(err).NotTo(HaveOccurred())
 }
+
+// Nobody decides while a round reads the witnesses. A caller that does not wait is told so.
+func TestARoundExcludesOthers(t *testing.T) {
+	n := newNode(t)
+	l := n.add("c1")
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	n.during = func() {
+		n.during = nil
+		for name, call := range map[string]func() error{
+			"round":   func() error { _, err := n.Round(gone); return err },
+			"observe": func() error { _, err := n.Observe(gone); return err },
+			"preview": func() error { _, _, err := n.Preview(gone); return err },
+			"begin":   func() error { _, err := n.Begin(gone, l, "by hand"); return err },
+			"undo":    func() error { _, err := n.Undo(gone, l.Addr, ""); return err },
+		} {
+			err := call()
+			n.g.Expect(err).To(MatchError(context.Canceled), name)
+			n.g.Expect(err).To(MatchError(ContainSubstring("the round of the witnesses in progress")), name)
+		}
+	}
+	_, err := n.Round(t.Context())
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.g.Expect(n.state("c1")).To(Equal("held"))
+}

@@ -4,7 +4,6 @@
 package reclaim
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,36 +20,26 @@ import (
 // need it; after any other error the witness is missing.
 type Readers struct {
 	Kernel  KernelReader
-	Runtime RuntimeReader
-	Engine  EngineReader
-	Cluster ClusterReader
+	Runtime Reader[*witness.RuntimeView]
+	Engine  Reader[*witness.EngineView]
+	Cluster Reader[*witness.ClusterView]
 	// Results reads the CNI results that libcni keeps; nil: none are read. They name
 	// namespaces that count.
 	Results func() ([]witness.Attachment, error)
 }
 
+// Reader reads one witness.
+type Reader[V view] interface {
+	Read(ctx context.Context) (V, error)
+}
+
+// view is what a witness has shown. Its report describes it.
+type view interface{ Report() witness.Report }
+
 // KernelReader reads the network namespaces. paths are further files of namespaces.
 type KernelReader interface {
 	Read(ctx context.Context, paths []string) (*witness.KernelView, error)
 }
-
-// RuntimeReader reads the container runtime.
-type RuntimeReader interface {
-	Read(ctx context.Context) (*witness.RuntimeView, error)
-}
-
-// EngineReader reads the Docker engine.
-type EngineReader interface {
-	Read(ctx context.Context) (*witness.EngineView, error)
-}
-
-// ClusterReader reads the Kubernetes state that the agent follows.
-type ClusterReader interface {
-	Read(ctx context.Context) (*witness.ClusterView, error)
-}
-
-// limited is implemented by a reader that knows what its witness cannot prove here.
-type limited interface{ Limits() string }
 
 // errNoReader is the error of a witness without a reader.
 var errNoReader = fmt.Errorf("the agent has no reader for it: %w", witness.ErrNotApplicable)
@@ -58,96 +47,56 @@ var errNoReader = fmt.Errorf("the agent has no reader for it: %w", witness.ErrNo
 // readTimeout bounds the time that one witness may take.
 const readTimeout = 10 * time.Second
 
-// read reads all witnesses, one after the other.
+// read reads all witnesses, one after the other. The kernel is the last one: the others name
+// namespaces.
 func (p *Plugin) read(ctx context.Context, leases []ledger.Lease) *witness.World {
 	w := &witness.World{Taken: p.Now().UTC(), Driver: p.Driver}
-	p.readOne(ctx, w, witness.Cluster, p.Readers.Cluster, func(ctx context.Context, r *witness.Report) error {
-		if p.Readers.Cluster == nil {
-			return errNoReader
-		}
-		view, err := p.Readers.Cluster.Read(ctx)
-		if err != nil {
-			return err
-		}
-		w.Cluster = view
-		r.Read, r.Objects = w.Cluster.Taken, len(w.Cluster.Pods)
-		r.Source = fmt.Sprintf("state of revision %d", w.Cluster.Revision)
-		return nil
-	})
-	p.readOne(ctx, w, witness.Engine, p.Readers.Engine, func(ctx context.Context, r *witness.Report) error {
-		if p.Readers.Engine == nil {
-			return errNoReader
-		}
-		view, err := p.Readers.Engine.Read(ctx)
-		if err != nil {
-			return err
-		}
-		w.Engine = view
-		r.Read, r.Source = w.Engine.Taken, "Docker "+w.Engine.Version
-		for i := range w.Engine.Networks {
-			r.Objects += len(w.Engine.Networks[i].Endpoints)
-		}
-		return nil
-	})
-	p.readOne(ctx, w, witness.Runtime, p.Readers.Runtime, func(ctx context.Context, r *witness.Report) error {
-		if p.noRuntime = p.Readers.Runtime == nil; p.noRuntime {
-			return errNoReader
-		}
-		view, err := p.Readers.Runtime.Read(ctx)
-		p.noRuntime = witness.Absent(err)
-		if err != nil {
-			return err
-		}
-		w.Runtime = view
-		r.Read, r.Source, r.Objects = w.Runtime.Taken, w.Runtime.Source, len(w.Runtime.Sandboxes)
-		return nil
-	})
-	p.readOne(ctx, w, witness.Kernel, p.Readers.Kernel, func(ctx context.Context, r *witness.Report) error {
-		if p.Readers.Kernel == nil {
-			return errNoReader
-		}
+	w.Cluster = readOne(ctx, p, w, witness.Cluster, p.Readers.Cluster)
+	w.Engine = readOne(ctx, p, w, witness.Engine, p.Readers.Engine)
+	w.Runtime = readOne(ctx, p, w, witness.Runtime, p.Readers.Runtime)
+	var kernel Reader[*witness.KernelView]
+	if p.Readers.Kernel != nil {
 		unknown := p.readResults(w)
-		view, err := p.Readers.Kernel.Read(ctx, paths(leases, w))
-		if err != nil {
-			return err
-		}
-		if unknown != nil && view.Hidden == "" {
-			view.Hidden = unknown.Error()
-		}
-		w.Kernel = view
-		r.Read, r.Source, r.Limits = w.Kernel.Taken, "netlink", cmp.Or(w.Kernel.Hidden, w.Kernel.Limits)
-		r.Objects = len(w.Kernel.Namespaces)
-		return nil
-	})
+		kernel = namespaces{p.Readers.Kernel, paths(leases, w), unknown}
+	}
+	w.Kernel = readOne(ctx, p, w, witness.Kernel, kernel)
 	slices.Reverse(w.Reports) // as witness.Names lists them
 	return w
 }
 
-// readOne adds the report of one witness to w. A view is set only if there is no error.
-func (p *Plugin) readOne(
-	ctx context.Context,
-	w *witness.World,
-	name witness.Name,
-	reader any,
-	read func(context.Context, *witness.Report) error,
-) {
+// namespaces reads the kernel after the other witnesses.
+type namespaces struct {
+	kernel  KernelReader
+	paths   []string
+	unknown error // of the CNI results
+}
+
+// Read returns the namespaces. Without the CNI results one may count that does not seem to.
+func (n namespaces) Read(ctx context.Context) (*witness.KernelView, error) {
+	view, err := n.kernel.Read(ctx, n.paths)
+	if err == nil && n.unknown != nil && view.Hidden == "" {
+		view.Hidden = n.unknown.Error()
+	}
+	return view, err
+}
+
+// readOne returns the view of one witness, nil if there is an error, and adds its report to w.
+func readOne[V view](ctx context.Context, p *Plugin, w *witness.World, name witness.Name, reader Reader[V]) (shown V) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	began := p.Uptime()
-	var found witness.Report
-	err := read(ctx, &found)
+	found, err := shown, errNoReader
+	if reader != nil {
+		found, err = reader.Read(ctx)
+	}
 	r := witness.ReportOf(name, err)
-	r.Took = p.Uptime() - began
 	if err == nil {
-		r.Read, r.Source, r.Limits, r.Objects = found.Read, found.Source, found.Limits, found.Objects
-		if l, ok := reader.(limited); ok && r.Limits == "" {
-			r.Limits = l.Limits()
-		}
+		shown, r = found, found.Report()
 	} else {
 		r.Read = p.lastRead(name)
 	}
 	w.Reports = append(w.Reports, r)
 	p.logChange(r, err)
+	return shown
 }
 
 // lastRead returns the time of the last view of a witness, zero if there is none.
@@ -173,7 +122,7 @@ func (p *Plugin) logChange(r witness.Report, err error) {
 	}
 }
 
-// readResults adds the CNI results. Without them a namespace may count that does not seem to.
+// readResults adds the CNI results.
 func (p *Plugin) readResults(w *witness.World) (err error) {
 	if p.Readers.Results != nil {
 		w.Attachments, err = p.Readers.Results()

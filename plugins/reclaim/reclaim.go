@@ -93,9 +93,6 @@ type Plugin struct {
 	judge    *Judge
 	unleased *unleased
 	loaded   bool // the Judge knows the reclaims that were undone before the start
-	// noRuntime is set if this node has no CRI socket: a CNI GC is then the only statement of
-	// the runtime.
-	noRuntime bool
 
 	mu       sync.Mutex
 	unlisted map[ledger.Key]uint64 // generation of a lease that the last GC of its network did not list
@@ -172,11 +169,11 @@ func (p *Plugin) Reports() []witness.Report {
 // Round reads all witnesses now, and decides and acts on what they show. An error is
 // that of an action; the World is valid with it. Without a World ctx has ended.
 func (p *Plugin) Round(ctx context.Context) (*witness.World, error) {
-	o, end, err := p.begin(ctx)
+	o, unlock, err := p.observe(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer end()
+	defer unlock()
 	p.loadUndone(ctx, o.Leases)
 	p.world.Store(o.World)
 	p.countRound()
@@ -192,24 +189,6 @@ func (p *Plugin) Round(ctx context.Context) (*witness.World, error) {
 		err = errors.Join(err, x.ObserveWorld(ctx, shown, o.Uptime))
 	}
 	return o.World, err
-}
-
-// observe reads the clocks, the leases and all witnesses. The leases are read first. An
-// address whose lease is claimed meanwhile is not quarantined: the ledger is asked again.
-func (p *Plugin) observe(ctx context.Context) Observation {
-	o := Observation{Wall: p.Now(), Uptime: p.Uptime(), Busy: p.busy, Hold: p.Degraded()}
-	if id, err := p.BootID(); err != nil {
-		o.Hold = "the boot ID cannot be read: " + err.Error()
-	} else {
-		o.BootID = id
-	}
-	o.Leases = p.leases()
-	o.World = p.read(ctx, o.Leases)
-	o.World.BootID = o.BootID
-	if unlisted := p.unlistedOf(o.Leases); p.noRuntime {
-		o.World.Unlisted = unlisted
-	}
-	return o
 }
 
 // leases returns the leases that witnesses can judge: those of pods and containers that

@@ -152,6 +152,9 @@ func (p *Plugin) hasNoOwner(blocks []ledger.BlockStat, a netip.Addr) bool {
 // complete reports whether the views show all evidence: a namespace may count, and an address
 // answer, by what the runtime or the engine says alone.
 func (p *Plugin) complete(w *witness.World) bool {
-	missing := func(name witness.Name) bool { return w.Report(name).State == witness.Missing }
-	return w.Kernel.Hidden == "" && (!missing(witness.Runtime) || p.noRuntime) && !missing(witness.Engine)
+	missing := func(name witness.Name) bool {
+		r := w.Report(name)
+		return r.State == witness.Missing && !r.Absent
+	}
+	return w.Kernel.Hidden == "" && !missing(witness.Runtime) && !missing(witness.Engine)
 }

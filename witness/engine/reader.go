@@ -74,11 +74,6 @@ func (r *Reader) Source() string {
 	return r.address()
 }
 
-// Limits says what a view cannot prove.
-func (r *Reader) Limits() string {
-	return "a container that the engine has lost is not seen; in a swarm, neither are tasks of other nodes"
-}
-
 // address returns the engine's address; "" for None.
 func (r *Reader) address() string {
 	switch r.options.Endpoint {
