@@ -93,9 +93,33 @@ func Required(l ledger.Lease) []Name {
 	return nil
 }
 
-// Verdict compares one lease with the views. One witness that shows the lease in use
+// Verdict compares the leases of one claim with the views, which go together: one of them in
+// use suffices for Alive, and all must be gone for Gone.
+func (w *World) Verdict(claim ...ledger.Lease) (combined Verdict) {
+	for i, l := range claim {
+		v := w.verdict(l)
+		switch {
+		case i == 0:
+			combined = v
+		case v.Conclusion == Alive:
+			return v
+		case combined.Conclusion == Alive:
+		case v.Conclusion == Unproven:
+			combined = v
+		case combined.Conclusion == Gone:
+			for _, e := range v.Evidence {
+				if !slices.Contains(combined.Evidence, e) {
+					combined.Evidence = append(combined.Evidence, e)
+				}
+			}
+		}
+	}
+	return combined
+}
+
+// verdict compares one lease with the views. One witness that shows the lease in use
 // suffices for Alive; Gone needs every required one.
-func (w *World) Verdict(l ledger.Lease) Verdict {
+func (w *World) verdict(l ledger.Lease) Verdict {
 	var v Verdict
 	alive := false
 	for _, name := range Required(l) {

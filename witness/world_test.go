@@ -129,6 +129,39 @@ func TestVerdictOnARecordedNamespace(t *testing.T) {
 	NewWithT(t).Expect(w.Verdict(stray).Conclusion).To(Equal(witness.Gone), "a namespace that does not count")
 }
 
+// The leases of a claim go together, whichever comes first.
+func TestVerdictOnAClaim(t *testing.T) {
+	lease := func(a string, id kv.NetNSID) ledger.Lease {
+		return ledger.Lease{Addr: netip.MustParseAddr(a), NetNS: "/run/netns/x", NetNSID: id, Key: ledger.Key{Network: "k8s", ContainerID: "c1"}}
+	}
+	gone, also := lease("10.1.5.7", kv.NetNSID{Boot: "b", Dev: 4, Inode: 1, Cookie: 1}), lease("10.1.5.8", kv.NetNSID{Boot: "b", Dev: 4, Inode: 1, Cookie: 1})
+	unproven, alive := lease("fd00::7", kv.NetNSID{}), lease("fd00::8", kv.NetNSID{})
+	link := witness.Link{Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(alive.Addr, 64)}}
+	w := witness.World{BootID: "b", Runtime: &witness.RuntimeView{Name: "containerd"}, Kernel: &witness.KernelView{Namespaces: []witness.Namespace{
+		{Host: true},
+		{ID: witness.NamespaceID{Dev: 4, Inode: 9}, Cookie: 9, Counts: true, Paths: []string{"/run/netns/x"}, Links: []witness.Link{link}},
+	}}}
+	for _, c := range []struct {
+		claim    []ledger.Lease
+		want     witness.Conclusion
+		evidence int
+	}{
+		{nil, witness.Unproven, 0},
+		{[]ledger.Lease{gone}, witness.Gone, 2},
+		{[]ledger.Lease{gone, also}, witness.Gone, 3}, // the statement of the runtime counts once
+		{[]ledger.Lease{gone, unproven}, witness.Unproven, 1},
+		{[]ledger.Lease{unproven, gone}, witness.Unproven, 1},
+		{[]ledger.Lease{gone, alive}, witness.Alive, 2},
+		{[]ledger.Lease{alive, gone, unproven}, witness.Alive, 2},
+		{[]ledger.Lease{unproven, alive}, witness.Alive, 2},
+	} {
+		g := NewWithT(t)
+		got := w.Verdict(c.claim...)
+		g.Expect(got.Conclusion).To(Equal(c.want), "%v: %+v", c.claim, got)
+		g.Expect(got.Evidence).To(HaveLen(c.evidence), "%v: %+v", c.claim, got)
+	}
+}
+
 func TestReportOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error

@@ -47,12 +47,12 @@ type Auditor struct {
 	changed chan struct{} // full if an informer has seen a change
 
 	// These belong to Run's goroutine.
-	watch     kvdb.Watcher         // of the store, nil: none
-	period    time.Duration        // longest time to the next comparison
-	rounds    int                  // comparisons that have succeeded
-	seen      map[string]time.Time // findings of the last comparison, and when they were first seen
-	open      bool                 // the last comparison has findings that are not confirmed yet
-	announced map[string]bool      // signatures of findings that have an event
+	watch     kvdb.Watcher  // of the store, nil: none
+	period    time.Duration // longest time to the next comparison
+	rounds    int           // comparisons that have succeeded
+	seen      findings.Twice[findings.About]
+	open      bool            // the last comparison has findings that are not confirmed yet
+	announced map[string]bool // signatures of findings that have an event
 }
 
 // New returns an Auditor that does nothing before Run.
@@ -73,7 +73,7 @@ func New(deps Deps) *Auditor {
 		deps:      deps,
 		metrics:   newMetrics(),
 		changed:   make(chan struct{}, 1),
-		seen:      map[string]time.Time{},
+		seen:      findings.Twice[findings.About]{},
 		announced: map[string]bool{},
 	}
 	a.period = deps.Every
@@ -220,18 +220,14 @@ type confirmedFinding struct {
 // confirm returns the findings that the last comparison had, too. A finding whose facts
 // have changed in the meantime is the same.
 func (a *Auditor) confirm(found []findings.Finding) (confirmed []confirmedFinding) {
-	now, seen := a.deps.Now(), map[string]time.Time{}
+	twice := a.seen.Observe(findings.Seens(found, findings.Seen{Wall: a.deps.Now()}), 0)
 	a.open = false
 	for _, f := range found {
-		key := fmt.Sprintf("%s %+v", f.Number, f.Subject)
-		since, again := a.seen[key]
-		if again {
-			confirmed = append(confirmed, confirmedFinding{f, since})
+		if first, ok := twice[f.About()]; ok {
+			confirmed = append(confirmed, confirmedFinding{f, first.Wall})
 		} else {
-			since, a.open = now, true
+			a.open = true
 		}
-		seen[key] = since
 	}
-	a.seen = seen
 	return confirmed
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // Rules are the settings of a Judge.
@@ -78,8 +79,9 @@ type Assessment struct {
 type Judge struct {
 	rules Rules
 	last  *Observation // without its leases
+	doubt string       // reason for which the last observation proves no absence, "" if there is none
 	known map[subject]time.Duration
-	gone  map[subject]sighting
+	gone  findings.Twice[subject]
 	kept  map[subject]string // undone by hand, with the time
 }
 
@@ -91,19 +93,12 @@ type subject struct {
 
 func subjectOf(l ledger.Lease) subject { return subject{l.Key, l.Generation} }
 
-// sighting is the first observation of something that a second one has to confirm.
-type sighting struct {
-	uptime time.Duration
-	wall   time.Time
-	text   string
-}
-
 // NewJudge returns a Judge that has not seen anything yet.
 func NewJudge(rules Rules) *Judge {
 	return &Judge{
 		rules: rules,
 		known: map[subject]time.Duration{},
-		gone:  map[subject]sighting{},
+		gone:  findings.Twice[subject]{},
 		kept:  map[subject]string{},
 	}
 }
@@ -125,7 +120,7 @@ func (j *Judge) KeepUndone(l ledger.Lease, at time.Time) {
 // Observe takes the next observation and returns an assessment of every attachment, in
 // the order of their first leases.
 func (j *Judge) Observe(o Observation) []Assessment {
-	broken := j.discontinuity(o)
+	j.doubt = cmp.Or(o.Hold, j.discontinuity(o))
 	if j.last != nil && j.last.BootID != o.BootID {
 		clear(j.known)
 		clear(j.kept)
@@ -135,6 +130,7 @@ func (j *Judge) Observe(o Observation) []Assessment {
 	j.last = &last
 	all := attachments(o.Leases)
 	present := make(map[subject]bool, len(all))
+	gone := map[subject]findings.Seen{}
 	for i := range all {
 		a := &all[i]
 		s := subjectOf(a.Leases[0])
@@ -142,14 +138,32 @@ func (j *Judge) Observe(o Observation) []Assessment {
 		if _, ok := j.known[s]; !ok {
 			j.known[s] = o.Uptime
 		}
-		a.Verdict = verdict(o.World, a.Leases)
-		j.assess(a, s, o, cmp.Or(o.Hold, broken))
+		a.Verdict = o.World.Verdict(a.Leases...)
+		if a.Verdict.Conclusion == witness.Alive {
+			delete(j.kept, s)
+		}
+		if a.Waits = j.unproven(a, s, o); a.Waits == "" {
+			gone[s] = o.seen(text(a.Verdict.Evidence))
+		}
 	}
 	absent := func(s subject) bool { return !present[s] }
 	maps.DeleteFunc(j.known, func(s subject, _ time.Duration) bool { return absent(s) })
-	maps.DeleteFunc(j.gone, func(s subject, _ sighting) bool { return absent(s) })
 	maps.DeleteFunc(j.kept, func(s subject, _ string) bool { return absent(s) })
+	twice := j.gone.Observe(gone, j.rules.Interval)
+	for i := range all {
+		s := subjectOf(all[i].Leases[0])
+		if now, ok := gone[s]; ok {
+			j.assess(&all[i], s, now, twice)
+		} else {
+			keep(&all[i], o)
+		}
+	}
 	return all
+}
+
+// seen returns what the observation shows of one thing.
+func (o *Observation) seen(text string) findings.Seen {
+	return findings.Seen{Uptime: o.Uptime, Wall: o.Wall, Text: text}
 }
 
 // discontinuity returns what puts the evidence before this observation in doubt, and the
@@ -179,63 +193,47 @@ func restarted(before, now *witness.World) bool {
 	return before.Runtime != nil && now.Runtime != nil && !before.Runtime.Since.Equal(now.Runtime.Since)
 }
 
-// assess decides on one attachment. doubt is the reason for which this observation
-// proves nothing, "" if there is none.
-func (j *Judge) assess(a *Assessment, s subject, o Observation, doubt string) {
-	if a.Verdict.Conclusion == witness.Alive {
-		delete(j.kept, s)
+// keep decides on an attachment that this observation does not show as gone.
+func keep(a *Assessment, o Observation) {
+	if a.Leases[0].Reclaiming() && !o.busy(a.Leases) {
+		a.Action, a.Reason = Undo, a.Waits
+	} else if a.Verdict.Conclusion == witness.Alive {
+		a.Waits = ""
 	}
-	if why := j.unproven(a, s, o, doubt); why != "" {
-		delete(j.gone, s)
-		a.Waits = why
-		if a.Leases[0].Reclaiming() && !o.busy(a.Leases) {
-			a.Action, a.Reason = Undo, why
-		}
-		if a.Verdict.Conclusion == witness.Alive && a.Action == Keep {
-			a.Waits = ""
+}
+
+// assess decides on an attachment that this observation shows as gone, and earlier ones in twice.
+func (j *Judge) assess(a *Assessment, s subject, now findings.Seen, twice map[subject]findings.Seen) {
+	if l := a.Leases[0]; l.Reclaiming() {
+		if left := l.Expires - now.Uptime; left > 0 {
+			a.Waits = fmt.Sprintf("the end of the time to undo it, in %s", left.Round(time.Second))
+		} else {
+			a.Action, a.Reason = Release, l.Reason
 		}
 		return
 	}
-	first, ok := j.gone[s]
-	if !ok {
-		first = sighting{o.Uptime, o.Wall, text(a.Verdict.Evidence)}
-		j.gone[s] = first
-	}
-	if a.Leases[0].Reclaiming() {
-		j.assessPending(a, o)
-		return
-	}
-	if since := o.Uptime - j.known[s]; since < j.rules.Grace {
+	if since := now.Uptime - j.known[s]; since < j.rules.Grace {
 		a.Waits = fmt.Sprintf("the agent has known it for %s, and the grace period is %s",
 			since.Round(time.Second), j.rules.Grace)
 		return
 	}
-	if apart := o.Uptime - first.uptime; !ok || apart < j.rules.Interval {
+	first, ok := twice[s]
+	if !ok {
 		a.Waits = fmt.Sprintf("a second observation, at least %s after the one of %s",
-			j.rules.Interval, clockTime(first.wall))
+			j.rules.Interval, j.gone[s].At())
 		return
 	}
-	a.Action, a.Reason = Begin, both(first, o, a.Verdict.Evidence)
-}
-
-// assessPending decides on a pending attachment that this observation shows as gone.
-func (j *Judge) assessPending(a *Assessment, o Observation) {
-	l := a.Leases[0]
-	if left := l.Expires - o.Uptime; left > 0 {
-		a.Waits = fmt.Sprintf("the end of the time to undo it, in %s", left.Round(time.Second))
-		return
-	}
-	a.Action, a.Reason = Release, l.Reason
+	a.Action, a.Reason = Begin, first.And(now)
 }
 
 // unproven returns why an observation does not show that an attachment is gone, "" if it
 // does.
-func (j *Judge) unproven(a *Assessment, s subject, o Observation, doubt string) string {
+func (j *Judge) unproven(a *Assessment, s subject, o Observation) string {
 	switch {
 	case a.Verdict.Conclusion == witness.Alive:
 		return "it is in use: " + text(a.Verdict.Evidence)
-	case doubt != "":
-		return doubt
+	case j.doubt != "":
+		return j.doubt
 	case a.Verdict.Conclusion != witness.Gone && len(a.Verdict.Missing) > 0:
 		return missing(o.World, a.Verdict.Missing)
 	case a.Verdict.Conclusion != witness.Gone:
@@ -266,41 +264,6 @@ func attachments(leases []ledger.Lease) (all []Assessment) {
 	return all
 }
 
-// verdict combines the verdicts of the leases of one claim: one of them in use suffices
-// for Alive, and all must be gone for Gone.
-func verdict(w *witness.World, leases []ledger.Lease) witness.Verdict {
-	var combined witness.Verdict
-	for i, l := range leases {
-		v := w.Verdict(l)
-		switch {
-		case i == 0:
-			combined = v
-		case v.Conclusion == witness.Alive:
-			return v
-		case combined.Conclusion == witness.Alive:
-		case v.Conclusion == witness.Unproven:
-			combined = v
-		case combined.Conclusion == witness.Gone:
-			combined.Evidence = merge(combined.Evidence, v.Evidence)
-		}
-	}
-	return combined
-}
-
-// merge appends the statements of more that are not in all.
-func merge(all, more []witness.Evidence) []witness.Evidence {
-	for _, e := range more {
-		known := false
-		for _, x := range all {
-			known = known || x == e
-		}
-		if !known {
-			all = append(all, e)
-		}
-	}
-	return all
-}
-
 // missing describes the missing witnesses.
 func missing(w *witness.World, names []witness.Name) string {
 	var parts []string
@@ -317,14 +280,6 @@ func missing(w *witness.World, names []witness.Name) string {
 	return strings.Join(parts, "; ")
 }
 
-// both describes the two observations that agree.
-func both(first sighting, o Observation, now []witness.Evidence) string {
-	if second := text(now); second != first.text {
-		return fmt.Sprintf("%s: %s; %s: %s", clockTime(first.wall), first.text, clockTime(o.Wall), second)
-	}
-	return fmt.Sprintf("%s and %s: %s", clockTime(first.wall), clockTime(o.Wall), first.text)
-}
-
 func text(all []witness.Evidence) string {
 	var parts []string
 	for _, e := range all {
@@ -332,5 +287,3 @@ func text(all []witness.Evidence) string {
 	}
 	return strings.Join(parts, "; ")
 }
-
-func clockTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -16,6 +16,7 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // Ledger holds the methods of *ledger.Ledger that the plugin calls.
@@ -91,7 +92,7 @@ type Plugin struct {
 	wake     chan struct{} // holds a token if a round is to begin before the interval has passed
 	round    chan struct{} // holds a token while no round is in progress; guards the fields below
 	judge    *Judge
-	unleased *unleased
+	unleased unleased
 	loaded   bool // the Judge knows the reclaims that were undone before the start
 
 	mu       sync.Mutex
@@ -114,7 +115,7 @@ func NewPlugin(deps Deps) *Plugin {
 		judge:    NewJudge(Rules{Interval: deps.Config.Interval, Grace: deps.Config.Grace, Undo: deps.Config.Undo}),
 		unlisted: map[ledger.Key]uint64{},
 	}
-	p.unleased = newUnleased(deps.Config.Interval)
+	p.unleased = unleased{findings.Twice[place]{}, findings.Twice[place]{}}
 	p.round <- struct{}{}
 	return p
 }

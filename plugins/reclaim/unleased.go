@@ -6,13 +6,12 @@ package reclaim
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
+	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // place is an address of a pool.
@@ -22,16 +21,8 @@ type place struct {
 }
 
 // unleased remembers the addresses that are in use without a lease, and the quarantined
-// ones that are in use no more. It is pure. Its methods must not be called concurrently.
-type unleased struct {
-	interval time.Duration
-	seen     map[place]sighting // in use without a lease
-	left     map[place]sighting // quarantined, and not in use
-}
-
-func newUnleased(interval time.Duration) *unleased {
-	return &unleased{interval: interval, seen: map[place]sighting{}, left: map[place]sighting{}}
-}
+// ones that are in use no more.
+type unleased struct{ seen, left findings.Twice[place] }
 
 // change is a quarantine that begins or ends.
 type change struct {
@@ -42,30 +33,14 @@ type change struct {
 // keyOf returns the key of the quarantine of an address.
 func keyOf(a netip.Addr) ledger.Key { return ledger.KeyOfWitness(string(witness.Kernel), a) }
 
-// observe takes the next observation: the addresses in use without a lease, with the
-// evidence, and the quarantined ones that the kernel does not show. Both are confirmed
-// by a second observation, at least an interval after the first one.
-func (s *unleased) observe(o Observation, unknown, unseen map[place]string) (begin, end []change) {
-	return s.confirm(s.seen, o, unknown), s.confirm(s.left, o, unseen)
-}
-
-// forget drops all that was seen before.
-func (s *unleased) forget() {
-	clear(s.seen)
-	clear(s.left)
-}
-
-func (s *unleased) confirm(memory map[place]sighting, o Observation, now map[place]string) (sure []change) {
-	maps.DeleteFunc(memory, func(at place, _ sighting) bool { _, ok := now[at]; return !ok })
+// confirm returns what this observation and an earlier one show.
+func (p *Plugin) confirm(memory findings.Twice[place], o Observation, now map[place]string) (sure []change) {
+	shown := map[place]findings.Seen{}
 	for at, text := range now {
-		first, ok := memory[at]
-		switch {
-		case !ok:
-			memory[at] = sighting{o.Uptime, o.Wall, text}
-		case o.Uptime-first.uptime >= s.interval:
-			reason := fmt.Sprintf("%s and %s: %s", clockTime(first.wall), clockTime(o.Wall), text)
-			sure = append(sure, change{at, reason})
-		}
+		shown[at] = o.seen(text)
+	}
+	for at, first := range memory.Observe(shown, p.Config.Interval) {
+		sure = append(sure, change{at, first.And(shown[at])})
 	}
 	return sure
 }
@@ -74,11 +49,12 @@ func (s *unleased) confirm(memory map[place]sighting, o Observation, now map[pla
 // quarantine of those that are in use no more: all of a round in one commit.
 func (p *Plugin) actOnUnleased(ctx context.Context, o Observation) error {
 	if o.World.Kernel == nil || p.Starting() != "" {
-		p.unleased.forget()
+		clear(p.unleased.seen)
+		clear(p.unleased.left)
 		return nil
 	}
 	unknown, unseen := p.compare(o.World)
-	begin, end := p.unleased.observe(o, unknown, unseen)
+	begin, end := p.confirm(p.unleased.seen, o, unknown), p.confirm(p.unleased.left, o, unseen)
 	if len(begin)+len(end) == 0 {
 		return nil
 	}

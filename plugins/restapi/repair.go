@@ -125,7 +125,7 @@ func describeRepair(f *findings.Finding, l *ledger.Lease) string {
 // difference describes how a finding of a report has changed.
 func difference(old *localapi.Finding, found []findings.Finding, book *findings.Book) string {
 	same := findings.Finding{Number: old.Number, Subject: findings.Subject(old.Subject)}
-	i := slices.IndexFunc(found, func(f findings.Finding) bool { return f.Same(&same) })
+	i := slices.IndexFunc(found, func(f findings.Finding) bool { return f.About() == same.About() })
 	if i >= 0 {
 		return "it has changed: " + factsChanged(old.Facts, found[i].Facts)
 	}

@@ -12,6 +12,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
 )
@@ -42,6 +43,11 @@ func differences() []difference {
 			addLink(n.namespace("/var/run/docker/netns/db"), "x0", "", "10.1.5.77/24")
 			n.lease(ledger.Lease{Addr: addr("10.1.5.77"), Block: prefix("10.1.5.0/24"), Pool: "default", State: ledger.Quarantined})
 		}, []string{`C202 10.1.5.77 of pool "default" is in use without a lease: link x0 of network namespace /var/run/docker/netns/db (it is quarantined: no pod gets it)`}},
+		{"an address in use is quarantined while the witnesses are read", func(n *node) {
+			addLink(n.namespace("/var/run/docker/netns/db"), "x0", "", "10.1.5.77/24")
+			n.lease(ledger.Lease{Addr: addr("10.1.5.77"), Block: prefix("10.1.5.0/24"), Pool: "default", State: ledger.Quarantined})
+			n.book.Changing = map[netip.Addr]bool{addr("10.1.5.77"): true}
+		}, []string{`C202 10.1.5.77 of pool "default" is in use without a lease: link x0 of network namespace /var/run/docker/netns/db (it is quarantined: no pod gets it)`}},
 		{"an address is at the engine only", func(n *node) {
 			e := &n.world.Engine.Networks[2].Endpoints
 			*e = append(*e, witness.EngineEndpoint{Name: "far", Addrs: []netip.Addr{addr("172.20.0.9")}})
@@ -62,6 +68,15 @@ func differences() []difference {
 		{"the sandbox is gone and a process keeps its address", func(n *node) {
 			n.dropSandbox("web")
 			n.namespace("/var/run/netns/web").Paths = []string{"/proc/4711/ns/net"}
+		}, []string{"C205 10.1.5.2 is leased to pod default/web, whose sandbox and network namespace are gone, and is on link eth0 of network namespace /proc/4711/ns/net"}},
+		{"the sandbox is gone and a process keeps one of two addresses of the claim", func(n *node) {
+			n.dropSandbox("web")
+			n.namespace("/var/run/netns/web").Paths = []string{"/proc/4711/ns/net"}
+			four := n.leaseOf("10.1.5.2")
+			four.NetNSID = kv.NetNSID{}
+			six := *four
+			six.Addr, six.Block = addr("fd00:1:0:5::2"), prefix("fd00:1:0:5::/64")
+			n.book.Leases = append(n.book.Leases, six)
 		}, []string{"C205 10.1.5.2 is leased to pod default/web, whose sandbox and network namespace are gone, and is on link eth0 of network namespace /proc/4711/ns/net"}},
 		{"the sandbox lives and its address is gone", func(n *node) { n.namespace("/var/run/netns/web").Links[1].Addrs = nil },
 			[]string{"C206 10.1.5.2 is leased to pod default/web and is on no link"}},
@@ -207,6 +222,9 @@ func neighbours() []difference {
 		{"DEL has released the address and the link still stands", func(n *node) {
 			l := n.leaseOf("10.1.5.2")
 			l.State, l.Since = ledger.Cooling, now().Add(-time.Second)
+		}, nil},
+		{"a pod has a lease whose block is released", func(n *node) {
+			n.addPod("far", "default", "10.1.7.0/24", "10.1.7.9", "10.1.5.1", 10)
 		}, nil},
 		{"a reclaim is pending", func(n *node) {
 			n.dropSandbox("web")

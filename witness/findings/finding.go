@@ -11,7 +11,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/netip"
-	"slices"
 
 	"github.com/cadastre/cadastre/witness"
 )
@@ -49,28 +48,23 @@ type Subject struct {
 // The signature leaves out the generation, which a restart of the agent changes.
 func (f *Finding) Sign(facts ...string) {
 	f.Facts = facts
-	subject := f.Subject
-	subject.Generation = 0
 	raw, _ := json.Marshal(struct {
-		Number  string
-		Subject Subject
-		Facts   []string
-	}{f.Number, subject, facts}) // never fails
+		About
+		Facts []string
+	}{f.About(), facts}) // never fails
 	sum := sha256.Sum256(raw)
 	f.Signature = hex.EncodeToString(sum[:8])
 }
 
-// Same reports whether two findings are about the same thing, also if a fact differs.
-func (f *Finding) Same(o *Finding) bool {
-	a, b := f.Subject, o.Subject
-	a.Generation, b.Generation = 0, 0
-	return f.Number == o.Number && a == b
+// About names what a finding is about. It stays the same if a fact differs, and over a restart.
+type About struct {
+	Number  string
+	Subject Subject // without the generation
 }
 
-// Confirm returns the findings of the second of two rounds that the first one has too. A
-// change that was in progress, such as the ADD of a pod, shows up in one of them only.
-func Confirm(first, second []Finding) []Finding {
-	return slices.DeleteFunc(slices.Clone(second), func(f Finding) bool {
-		return !slices.ContainsFunc(first, func(o Finding) bool { return f.Same(&o) })
-	})
+// About returns what the finding is about.
+func (f *Finding) About() About {
+	about := About{f.Number, f.Subject}
+	about.Subject.Generation = 0
+	return about
 }

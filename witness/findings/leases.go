@@ -46,6 +46,17 @@ func holder(l *ledger.Lease) string {
 
 // leases compares each lease with the witnesses.
 func (c *comparison) leases() {
+	type claim struct {
+		key        ledger.Key
+		generation uint64
+	}
+	claims := map[claim][]ledger.Lease{} // the leases of one are reclaimed together
+	for i := range c.book.Leases {
+		if l := &c.book.Leases[i]; compared(l) {
+			of := claim{l.Key, l.Generation}
+			claims[of] = append(claims[of], *l)
+		}
+	}
 	for i := range c.book.Leases {
 		l := &c.book.Leases[i]
 		if !compared(l) || c.book.young(l) {
@@ -53,7 +64,7 @@ func (c *comparison) leases() {
 		}
 		places := c.places[l.Addr]
 		c.unidentified(l)
-		v := c.world.Verdict(*l)
+		v := c.world.Verdict(claims[claim{l.Key, l.Generation}]...)
 		switch {
 		case v.Conclusion == witness.Gone:
 			c.add(numLeaked, subjectOf(l), fmt.Sprintf("%s is leased to %s, which is gone", l.Addr, holder(l)),
