@@ -11,7 +11,6 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/restapi"
-	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/findings"
 )
 
@@ -58,8 +57,7 @@ func (r repairs) Reclaim(ctx context.Context, l ledger.Lease, reason string) (st
 // began itself.
 func (r repairs) Quarantine(ctx context.Context, pool string, f *findings.Finding) error {
 	a := f.Subject.Addr
-	key := ledger.KeyOfWitness(string(witness.Kernel), a)
-	fresh, err := r.a.ledger.Quarantine(ctx, pool, a, key, "repair of "+f.Number+": "+f.Text)
+	fresh, err := r.a.ledger.Quarantine(ctx, pool, a, findings.KeyOf(a), "repair of "+f.Number+": "+f.Text)
 	if err == nil && !fresh {
 		return fmt.Errorf(
 			"quarantine %s of pool %q: it is reserved or has a lease: want an address that a pod could get",

@@ -62,9 +62,8 @@ func (p *RESTAPI) acceptDatabase(ctx context.Context, dryRun, force bool) (local
 	var used []ledger.Unleased
 	var err error
 	r.InUse, err = p.inUse(ctx, func(book findings.Book, world *witness.World) []findings.Use {
-		uses := findings.UsesWithoutLease(book, world)
-		used = quarantinesOf(&book, uses)
-		return uses
+		used, _ = findings.Quarantines(book, world)
+		return findings.UsesWithoutLease(book, world)
 	})
 	if err != nil {
 		return r, err
@@ -81,24 +80,6 @@ func (p *RESTAPI) acceptDatabase(ctx context.Context, dryRun, force bool) (local
 	p.Log.Warn("a database in doubt was accepted by hand", "reason", d.Reason,
 		"force", force, "used", len(r.Uses), "addresses", fresh)
 	return r, nil
-}
-
-// quarantinesOf returns the quarantines of addresses in use. An address that no active block
-// contains needs none: it is not allocated.
-func quarantinesOf(book *findings.Book, uses []findings.Use) (all []ledger.Unleased) {
-	for _, u := range uses {
-		for _, b := range book.Blocks {
-			if b.Pool == u.Pool && b.State == ledger.Active && b.Block.Contains(u.Addr) {
-				all = append(all, ledger.Unleased{
-					Pool:   u.Pool,
-					Addr:   u.Addr,
-					Key:    ledger.KeyOfWitness(string(witness.Kernel), u.Addr),
-					Reason: u.Evidence[0].String(),
-				})
-			}
-		}
-	}
-	return all
 }
 
 func commitOf(c bolt.Commit) localapi.Commit {

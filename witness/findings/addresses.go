@@ -26,48 +26,20 @@ func (c *comparison) addresses() {
 			continue
 		}
 		c.duplicate(a, b, places)
-		if c.hasLease(a) && !c.quarantined(a) || c.excluded(a) {
-			continue
-		}
 		inside := slices.DeleteFunc(slices.Clone(places), func(p place) bool { return p.Host })
-		switch {
-		case len(inside) > 0 || len(places) == 0:
-			c.unknown(a, b, inside)
-		case c.forPods(b.Pool) && b.State == ledger.Active:
-			p := places[0]
-			c.add(numHostAddress, Subject{Pool: b.Pool, Addr: a, Object: p.link.Name},
-				fmt.Sprintf("%s of pool %q is on %s and has no lease", a, b.Pool, p),
-				[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, p.prefix)}})
-		}
-	}
-}
-
-// usedAddresses returns the addresses that a witness shows in use, sorted.
-func (c *comparison) usedAddresses() []netip.Addr {
-	all := map[netip.Addr]bool{}
-	for a := range c.places {
-		all[a] = true
-	}
-	for a, u := range c.pods {
-		if u.by == witness.Runtime { // the cluster keeps the address of a pod that ends
-			all[a] = true
-		}
-	}
-	for _, n := range c.engineNetworks() {
-		for _, e := range n.Endpoints {
-			for _, a := range e.Addrs {
-				all[a] = true
-			}
-		}
-		for _, p := range n.Pools {
-			all[p.Gateway] = true
-			for _, a := range p.Aux {
-				all[a] = true
+		for _, b := range c.ownerless(a) {
+			switch {
+			case c.changing(a) && !c.leaseIn(b.Pool, a, quarantined):
+			case len(inside) > 0 || len(places) == 0:
+				c.unknown(a, b, inside)
+			case c.forPods(b.Pool) && b.State == ledger.Active:
+				p := places[0]
+				c.add(numHostAddress, Subject{Pool: b.Pool, Addr: a, Object: p.link.Name},
+					fmt.Sprintf("%s of pool %q is on %s and has no lease", a, b.Pool, p),
+					[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, p.prefix)}})
 			}
 		}
 	}
-	delete(all, netip.Addr{})
-	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
 }
 
 // engineNetworks returns the engine's networks of our driver.
@@ -141,23 +113,12 @@ func (c *comparison) unleased(
 	evidence []witness.Evidence,
 	facts []string,
 ) {
-	if !c.quarantined(subject.Addr) {
+	if !c.leaseIn(subject.Pool, subject.Addr, quarantined) {
 		c.add(number, subject, text, evidence, facts...)
 		return
 	}
 	c.add(number, subject, text+" (it is quarantined: no pod gets it)", evidence, append(facts, "quarantined")...)
 	c.found[len(c.found)-1].Repair = ""
-}
-
-// quarantined reports whether an address is quarantined.
-func (c *comparison) quarantined(a netip.Addr) bool {
-	return slices.ContainsFunc(c.leased[a], func(l *ledger.Lease) bool { return l.State == ledger.Quarantined })
-}
-
-// excluded reports whether an address is excluded from its pool, so that it may have a
-// user without a lease.
-func (c *comparison) excluded(a netip.Addr) bool {
-	return slices.ContainsFunc(c.book.Exclusions, func(e ledger.Exclusion) bool { return e.Addr == a })
 }
 
 // duplicate reports an address that several namespaces have.
@@ -215,7 +176,7 @@ func (c *comparison) outside(a netip.Addr, places []place) {
 			facts = append(facts, p.String())
 		}
 	}
-	if len(facts) == 0 || c.hasLease(a) {
+	if len(facts) == 0 || c.changing(a) || c.held(a) != nil {
 		return
 	}
 	c.add(numOutside, Subject{Pool: pool, Addr: a, Pod: c.pods[a].pod},

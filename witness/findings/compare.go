@@ -62,6 +62,7 @@ type comparison struct {
 	// known has the namespaces of leases and sandboxes.
 	known map[*witness.Namespace]bool
 	pods  map[netip.Addr]user // the pods that runtime and cluster show with an address
+	used  map[netip.Addr]bool // that a witness shows in use
 }
 
 // place is a link with an address.
@@ -69,6 +70,7 @@ type place struct {
 	*witness.Namespace
 	link   *witness.Link
 	prefix netip.Prefix
+	why    string // what shows that it answers, in parentheses; "": it does not
 }
 
 func (p place) String() string { return "link " + p.link.Name + " of " + namespaceName(p.Namespace) }
@@ -90,6 +92,13 @@ type user struct {
 }
 
 func newComparison(book Book, world *witness.World) *comparison {
+	c := newIndexes(book, world)
+	c.indexWorld(func(netip.Addr) bool { return true })
+	return c
+}
+
+// newIndexes returns a comparison that has not looked at the world yet.
+func newIndexes(book Book, world *witness.World) *comparison {
 	c := &comparison{
 		book:   &book,
 		world:  world,
@@ -99,6 +108,7 @@ func newComparison(book Book, world *witness.World) *comparison {
 		byName: map[string]*witness.Namespace{},
 		known:  map[*witness.Namespace]bool{},
 		pods:   map[netip.Addr]user{},
+		used:   map[netip.Addr]bool{},
 	}
 	// Findings must not depend on the order of the views.
 	book.Leases = slices.SortedFunc(slices.Values(book.Leases), func(a, b ledger.Lease) int {
@@ -108,12 +118,17 @@ func newComparison(book Book, world *witness.World) *comparison {
 		l := &book.Leases[i]
 		c.leased[l.Addr] = append(c.leased[l.Addr], l)
 	}
-	c.indexKernel()
-	c.indexPods()
 	return c
 }
 
-func (c *comparison) indexKernel() {
+// indexWorld looks at what the witnesses show, of the kernel at the addresses that wanted admits.
+func (c *comparison) indexWorld(wanted func(netip.Addr) bool) {
+	c.indexKernel(wanted)
+	c.indexPods()
+	c.indexUsed()
+}
+
+func (c *comparison) indexKernel(wanted func(netip.Addr) bool) {
 	if c.world.Kernel == nil {
 		return
 	}
@@ -126,8 +141,11 @@ func (c *comparison) indexKernel() {
 			c.byName[path] = ns
 		}
 	}
-	for _, s := range c.world.Sightings(func(netip.Addr) bool { return true }) {
-		p := place{s.Namespace, s.Link, s.Prefix}
+	for _, s := range c.world.Sightings(wanted) {
+		p := place{Namespace: s.Namespace, link: s.Link, prefix: s.Prefix}
+		if s.Answers {
+			p.why = " (" + s.Why + ")"
+		}
 		if s.Answers || c.blockOf(s.Addr) == nil || c.ofLease(s) {
 			c.places[s.Addr] = append(c.places[s.Addr], p)
 		} else {
@@ -250,16 +268,6 @@ func (c *comparison) blockOf(a netip.Addr) *ledger.BlockStat {
 func (c *comparison) forPods(pool string) bool {
 	return slices.ContainsFunc(c.book.Pools, func(p Pool) bool { return p.Network == pool }) ||
 		slices.ContainsFunc(c.book.Subnets, func(s Subnet) bool { return s.Pool == pool })
-}
-
-// hasLease reports whether an address has a lease, or had one until a moment ago.
-func (c *comparison) hasLease(a netip.Addr) bool {
-	if c.book.Changing[a] {
-		return true
-	}
-	return slices.ContainsFunc(c.leased[a], func(l *ledger.Lease) bool {
-		return l.State != ledger.Cooling || c.book.young(l)
-	})
 }
 
 // add completes a finding and keeps it.

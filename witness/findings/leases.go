@@ -241,10 +241,7 @@ func (c *comparison) endpoint(a netip.Addr) string {
 func (c *comparison) quarantines() {
 	for i := range c.book.Leases {
 		l := &c.book.Leases[i]
-		if l.State != ledger.Quarantined || c.book.young(l) || !c.complete() || len(c.places[l.Addr]) > 0 {
-			continue
-		}
-		if _, used := c.pods[l.Addr]; used || c.engineMissing() || len(c.uses(l.Addr)) > 0 {
+		if !quarantined(l) || c.book.young(l) || !c.unused(l.Addr) {
 			continue
 		}
 		c.add(
@@ -256,14 +253,9 @@ func (c *comparison) quarantines() {
 				l.Pool,
 				l.Reason,
 			),
-			[]witness.Evidence{{Witness: witness.Kernel, Text: "no network namespace has " + l.Addr.String()}},
+			[]witness.Evidence{c.answersNowhere(l.Addr)},
 			append(leaseFacts(l), "reason "+l.Reason)...)
 	}
-}
-
-// engineMissing reports whether the engine should be asked and cannot.
-func (c *comparison) engineMissing() bool {
-	return c.world.Engine == nil && c.world.Report(witness.Engine).State == witness.Missing && c.book.DockerOn
 }
 
 // uses returns the statements of the engine about an address on networks of our driver,

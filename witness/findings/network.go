@@ -252,7 +252,7 @@ func (c *comparison) ownLinks(all []attachment) map[int]bool {
 func (c *comparison) toPod(r witness.Route) bool {
 	link := c.hostLink(r.Link)
 	return r.Dst.IsSingleIP() && link != nil && link.Kind == "veth" &&
-		(c.hasLease(r.Dst.Addr()) || len(c.leased[r.Dst.Addr()]) > 0)
+		(c.book.Changing[r.Dst.Addr()] || len(c.leased[r.Dst.Addr()]) > 0)
 }
 
 // withinPool reports whether a prefix is a part of the pod network.

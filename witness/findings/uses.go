@@ -66,19 +66,16 @@ func UsesOfPool(book Book, world *witness.World, subnet netip.Prefix, leases []l
 func UsesWithoutLease(book Book, world *witness.World) (all []Use) {
 	c := newComparison(book, world)
 	for _, a := range c.usedAddresses() {
-		u := c.use(a)
-		if b := c.blockOf(a); b != nil {
-			u.Pool = b.Pool
-		}
-		l := c.held(a)
+		u, l, free := c.use(a), c.held(a), c.ownerless(a)
 		switch {
-		case len(u.Evidence) == 0, c.excluded(a), u.Pool == "" && !c.ofNetworks(a):
+		case l != nil && (l.Purpose == ledger.ForInfra || !c.usedByAnother(l, a)):
 			continue
-		case l == nil:
-		case l.Purpose == ledger.ForInfra, !c.usedByAnother(l, a):
+		case l != nil:
+			u.Pool, u.Text = l.Pool, u.Text+", and is leased to "+holder(l)
+		case len(free) > 0:
+			u.Pool = free[0].Pool
+		case c.blockOf(a) != nil || !c.ofNetworks(a):
 			continue
-		default:
-			u.Text += ", and is leased to " + holder(l)
 		}
 		all = append(all, u)
 	}
@@ -98,7 +95,7 @@ func (c *comparison) use(a netip.Addr) Use {
 			where = fmt.Sprintf("pod %s (%s)", pod, p.Label())
 			u.Pod = pod
 		}
-		u.add("is on "+p.link.Name+" of "+where, witness.Kernel, fmt.Sprintf("%s has %s", p, a))
+		u.add("is on "+p.link.Name+" of "+where, witness.Kernel, fmt.Sprintf("%s has %s%s", p, a, p.why))
 	}
 	if x, ok := c.pods[a]; ok && x.by == witness.Runtime {
 		u.add("is the address of pod "+x.pod, x.by, x.text)
@@ -136,7 +133,7 @@ func (c *comparison) sandboxOf(l *ledger.Lease) *witness.Sandbox {
 // held returns the lease that explains the use of an address, nil for none.
 func (c *comparison) held(a netip.Addr) *ledger.Lease {
 	for _, l := range c.leased[a] {
-		if l.State == ledger.Held || l.State == ledger.Pending {
+		if held(l) {
 			return l
 		}
 	}

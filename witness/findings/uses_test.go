@@ -32,6 +32,7 @@ func TestUsesWithoutLease(t *testing.T) {
 		"the lease of a pod is lost":  {func(n *node) { n.dropLease("10.1.5.2") }, []string{web}},
 		"the address is quarantined":  {func(n *node) { *n.leaseOf("10.1.5.2") = quarantine("10.1.5.2") }, []string{web}},
 		"the address cools":           {func(n *node) { n.leaseOf("10.1.5.2").State = ledger.Cooling }, []string{web}},
+		"the address is excluded":     {func(n *node) { n.dropLease("10.1.5.2"); n.exclude("default", "10.1.5.2") }, []string{}},
 		"another pod has the address": {func(n *node) { n.leaseOf("10.1.5.2").Key.ContainerID = "sandbox-old" }, []string{web + ", and is leased to pod default/web"}},
 		"no runtime knows the pod": {func(n *node) {
 			n.dropLease("10.1.5.2")
