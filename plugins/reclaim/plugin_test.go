@@ -37,6 +37,8 @@ type node struct {
 	alone     bool                  // nothing leads to these namespaces
 	hidden    string
 	sandboxes []witness.Sandbox
+	since     time.Time               // of the runtime
+	networks  []witness.EngineNetwork // of our driver
 	kernelErr error
 
 	resultsErr error
@@ -65,7 +67,16 @@ func (k kernelOf) Read(context.Context, []string) (*witness.KernelView, error) {
 type runtimeOf struct{ n *node }
 
 func (r runtimeOf) Read(context.Context) (*witness.RuntimeView, error) {
-	return &witness.RuntimeView{Taken: r.n.wall, Name: "containerd", Sandboxes: r.n.sandboxes}, r.n.cri
+	return &witness.RuntimeView{Taken: r.n.wall, Name: "containerd", Since: r.n.since, Sandboxes: r.n.sandboxes}, r.n.cri
+}
+
+type engineOf struct{ n *node }
+
+func (e engineOf) Read(context.Context) (*witness.EngineView, error) {
+	if e.n.networks == nil {
+		return nil, witness.ErrNotApplicable
+	}
+	return &witness.EngineView{Taken: e.n.wall, Networks: e.n.networks}, nil
 }
 
 // Busy and Reclaim are the door of pods.
@@ -104,7 +115,7 @@ func (n *node) start() {
 		Config:     reclaim.Config{Enabled: true, Interval: 20 * time.Second, Grace: time.Minute, Undo: 10 * time.Minute},
 		Ledger:     n.ledger,
 		Readers: reclaim.Readers{
-			Kernel: kernelOf{n}, Runtime: runtimeOf{n}, Results: func() ([]witness.Attachment, error) { return nil, n.resultsErr },
+			Kernel: kernelOf{n}, Runtime: runtimeOf{n}, Engine: engineOf{n}, Results: func() ([]witness.Attachment, error) { return nil, n.resultsErr },
 		},
 		Doors:    map[ledger.Purpose]reclaim.Door{ledger.ForPod: n},
 		Now:      func() time.Time { return n.wall },
@@ -290,7 +301,7 @@ func TestAnAddressWithoutALeaseIsQuarantined(t *testing.T) {
 	l, ok := n.ledger.Lookup("default", a)
 	g.Expect(ok).To(BeTrue())
 	g.Expect(l.State).To(Equal(ledger.Quarantined))
-	g.Expect(l.Reason).To(ContainSubstring("kernel: link eth0 of network namespace /run/netns/x has 10.1.5.77"))
+	g.Expect(l.Reason).To(ContainSubstring("kernel: link eth0 of network namespace /run/netns/x has 10.1.5.77 (link eth0 is a device of the machine)"))
 	g.Expect(n.Counts().Quarantined).To(BeEquivalentTo(1))
 	_, _, err = n.ledger.Claim(t.Context(), ledger.Request{Pool: "default", Key: key("c1"), Wanted: []netip.Addr{a}})
 	g.Expect(err).To(MatchError(ledger.ErrTaken))
@@ -355,6 +366,17 @@ func TestAnAddressThatDoesNotAnswer(t *testing.T) {
 	g.Expect(n.Counts().Quarantined).To(BeZero())
 }
 
+// A quarantine that another part of the agent has begun, such as a resync, ends by hand.
+func TestAQuarantineOfAnotherKey(t *testing.T) {
+	n := newNode(t)
+	a := netip.MustParseAddr("10.1.5.77")
+	_, err := n.ledger.Quarantine(t.Context(), "default", a, key("imported"), "an import has it")
+	n.g.Expect(err).NotTo(HaveOccurred())
+	n.rounds(5 * time.Minute)
+	l, _ := n.ledger.Lookup("default", a)
+	n.g.Expect(l.State).To(Equal(ledger.Quarantined))
+}
+
 // While a witness is away that may name the namespace, its quarantine does not end.
 func TestAQuarantineNeedsAllWitnessesToEnd(t *testing.T) {
 	n := newNode(t)
@@ -376,6 +398,38 @@ func TestAQuarantineNeedsAllWitnessesToEnd(t *testing.T) {
 	n.resultsErr = nil
 	n.rounds(time.Minute)
 	g.Expect(state()).To(Equal(ledger.Cooling))
+}
+
+// What puts the end of a lease in doubt puts that of a quarantine in doubt: two more rounds
+// are needed. It does not keep a quarantine from beginning.
+func TestADoubtKeepsQuarantines(t *testing.T) {
+	for name, c := range map[string]struct{ begin, end func(n *node) }{
+		"the database is in doubt": {func(n *node) { n.degraded = "in doubt" }, func(n *node) { n.degraded = "" }},
+		"the clock jumps":          {func(n *node) { n.wall = n.wall.Add(time.Hour) }, func(*node) {}},
+		"the runtime restarts":     {func(n *node) { n.since = n.wall }, func(*node) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			a, other := netip.MustParseAddr("10.1.5.77"), netip.MustParseAddr("10.1.5.78")
+			state := func(a netip.Addr) ledger.State {
+				l, _ := n.ledger.Lookup("default", a)
+				return l.State
+			}
+			n.places[a] = "/run/netns/x"
+			n.rounds(time.Minute)
+			n.places = map[netip.Addr]string{other: "/run/netns/y"}
+			n.rounds(20 * time.Second)
+			c.begin(n)
+			n.rounds(20 * time.Second)
+			n.g.Expect(state(a)).To(Equal(ledger.Quarantined), "this round is in doubt")
+			n.g.Expect(state(other)).To(Equal(ledger.Quarantined))
+			c.end(n)
+			n.rounds(20 * time.Second)
+			n.g.Expect(state(a)).To(Equal(ledger.Quarantined), "it began anew")
+			n.rounds(20 * time.Second)
+			n.g.Expect(state(a)).To(Equal(ledger.Cooling))
+		})
+	}
 }
 
 // Addresses that are not allocated anyway, and those with a lease, are left alone.
@@ -614,4 +668,57 @@ func TestWake(t *testing.T) {
 	n.g.Expect(<-waits).To(Equal(20 * time.Second))
 	cancel()
 	n.g.Expect(<-ended).To(Succeed())
+}
+
+// An address that no link has is in use as well if the runtime or the engine has given it
+// away. So it is with a data plane in user space. Check, repair and accept quarantine it by
+// the same rule: no round may end that.
+func TestAUseThatTheKernelDoesNotShow(t *testing.T) {
+	a := netip.MustParseAddr("10.1.5.77")
+	pod := witness.Sandbox{ID: "c9", Namespace: "shop", Name: "web", Ready: true, NetNS: "/run/netns/c9", Addrs: []netip.Addr{a}}
+	network := witness.EngineNetwork{ID: "n", Name: "blue", Endpoints: []witness.EngineEndpoint{{Name: "db", Addrs: []netip.Addr{a}}}}
+	for name, c := range map[string]struct {
+		begin, end func(n *node)
+		reason     string
+	}{
+		"a sandbox": {
+			func(n *node) { n.sandboxes = []witness.Sandbox{pod} },
+			func(n *node) { n.sandboxes[0].Ready = false },
+			"runtime: sandbox c9 of pod shop/web has 10.1.5.77",
+		},
+		"a container of the engine": {
+			func(n *node) { n.networks = []witness.EngineNetwork{network} },
+			func(n *node) { n.networks = nil },
+			"engine: network blue uses 10.1.5.77: container db",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			state := func() ledger.State {
+				l, _ := n.ledger.Lookup("default", a)
+				return l.State
+			}
+			c.begin(n)
+			n.rounds(20 * time.Second)
+			n.g.Expect(n.Counts().Quarantined).To(BeZero(), "one observation is not enough")
+			n.rounds(5 * time.Minute)
+			n.g.Expect(state()).To(Equal(ledger.Quarantined))
+			l, _ := n.ledger.Lookup("default", a)
+			n.g.Expect(l.Reason).To(ContainSubstring(c.reason))
+			c.end(n)
+			n.rounds(20 * time.Second)
+			n.g.Expect(state()).To(Equal(ledger.Quarantined), "one observation is not enough")
+			n.rounds(20 * time.Second)
+			n.g.Expect(state()).To(Equal(ledger.Cooling))
+		})
+		t.Run("by hand: "+name, func(t *testing.T) {
+			n := newNode(t)
+			c.begin(n)
+			_, err := n.ledger.Quarantine(t.Context(), "default", a, ledger.KeyOfWitness("kernel", a), "by hand")
+			n.g.Expect(err).NotTo(HaveOccurred())
+			n.rounds(5 * time.Minute)
+			l, _ := n.ledger.Lookup("default", a)
+			n.g.Expect(l.State).To(Equal(ledger.Quarantined))
+		})
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,15 +15,14 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
-	"github.com/cadastre/cadastre/witness/findings"
 )
 
 // Ledger holds the methods of *ledger.Ledger that the plugin calls.
 type Ledger interface {
 	AllInSteps(n int) iter.Seq[*ledger.Lease]
 	Stats() []ledger.BlockStat
+	Exclusions() []ledger.Exclusion
 	ByKey(ledger.Key) []ledger.Lease
-	Lookup(pool string, a netip.Addr) (ledger.Lease, bool)
 	StartExpiry(context.Context, ledger.Selector, ledger.Expiry) error
 	StopExpiry(ctx context.Context, sel ledger.Selector, token string) error
 	ChangeQuarantines(context.Context, []ledger.Unleased, []ledger.Selector) ([]ledger.Unleased, []ledger.Lease, error)
@@ -89,11 +87,12 @@ type Plugin struct {
 	Deps
 	world atomic.Pointer[witness.World]
 
-	wake     chan struct{} // holds a token if a round is to begin before the interval has passed
-	round    chan struct{} // holds a token while no round is in progress; guards the fields below
-	judge    *Judge
-	unleased unleased
-	loaded   bool // the Judge knows the reclaims that were undone before the start
+	wake   chan struct{} // holds a token if a round is to begin before the interval has passed
+	round  chan struct{} // holds a token while no round is in progress; guards the fields below
+	judge  *Judge
+	wanted quarantines // of addresses in use without a lease
+	unused quarantines // of addresses that are in use no more
+	loaded bool        // the Judge knows the reclaims that were undone before the start
 
 	mu       sync.Mutex
 	unlisted map[ledger.Key]uint64 // generation of a lease that the last GC of its network did not list
@@ -113,9 +112,10 @@ func NewPlugin(deps Deps) *Plugin {
 		wake:     make(chan struct{}, 1),
 		round:    make(chan struct{}, 1),
 		judge:    NewJudge(Rules{Interval: deps.Config.Interval, Grace: deps.Config.Grace, Undo: deps.Config.Undo}),
+		wanted:   quarantines{},
+		unused:   quarantines{},
 		unlisted: map[ledger.Key]uint64{},
 	}
-	p.unleased = unleased{findings.Twice[place]{}, findings.Twice[place]{}}
 	p.round <- struct{}{}
 	return p
 }
