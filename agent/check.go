@@ -11,6 +11,7 @@ import (
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/plugins/contivconf"
 	"github.com/cadastre/cadastre/plugins/restapi"
+	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/findings"
 )
 
@@ -57,7 +58,7 @@ func (r repairs) Reclaim(ctx context.Context, l ledger.Lease, reason string) (st
 // began itself.
 func (r repairs) Quarantine(ctx context.Context, pool string, f *findings.Finding) error {
 	a := f.Subject.Addr
-	fresh, err := r.a.ledger.Quarantine(ctx, pool, a, findings.KeyOf(a), "repair of "+f.Number+": "+f.Text)
+	fresh, err := r.a.ledger.Quarantine(ctx, pool, a, witness.QuarantineKey(a), "repair of "+f.Number+": "+f.Text)
 	if err == nil && !fresh {
 		return fmt.Errorf(
 			"quarantine %s of pool %q: it is reserved or has a lease: want an address that a pod could get",

@@ -3,6 +3,16 @@
 
 package witness
 
+import (
+	"net/netip"
+
+	"github.com/cadastre/cadastre/ledger"
+)
+
+// QuarantineKey returns the key of the quarantine of an address that is in use without a
+// lease. The agent ends a quarantine under such a key when no witness shows a use any more.
+func QuarantineKey(a netip.Addr) ledger.Key { return ledger.KeyOfWitness(string(Kernel), a) }
+
 // Incomplete returns why the absence of a use from the views proves nothing, one reason for
 // each witness that this node has and that was not read completely. Nil: all were.
 func (w *World) Incomplete() (reasons []string) {

@@ -95,6 +95,8 @@ type Place struct {
 	Link      *Link
 }
 
+func (p Place) String() string { return "link " + p.Link.Name + " of " + p.Namespace.String() }
+
 // Find returns the links that have an address, in the order of the namespaces.
 func (v *KernelView) Find(a netip.Addr) (places []Place) {
 	for i := range v.Namespaces {

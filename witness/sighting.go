@@ -21,9 +21,7 @@ type Sighting struct {
 	Pod     string // namespace/name of the pod whose namespace it is; "": not known
 }
 
-func (s Sighting) String() string {
-	return fmt.Sprintf("link %s of network namespace %s has %s (%s)", s.Link.Name, s.Namespace.Label(), s.Addr, s.Why)
-}
+func (s Sighting) String() string { return fmt.Sprintf("%s has %s (%s)", s.Place, s.Addr, s.Why) }
 
 // Sightings returns the addresses on links that wanted admits, in the order of the namespaces.
 func (w *World) Sightings(wanted func(netip.Addr) bool) (all []Sighting) {

@@ -172,7 +172,7 @@ func (w *World) askKernel(l ledger.Lease) (inUse bool, text string, known bool) 
 	}
 	for _, p := range w.Kernel.Find(l.Addr) {
 		if p.Namespace.Counts {
-			return true, p.has(l.Addr), true
+			return true, fmt.Sprintf("%s has %s", p, l.Addr), true
 		}
 	}
 	if w.Kernel.Hidden != "" || l.NetNS != "" && w.Kernel.At(l.NetNS) != nil {
@@ -194,7 +194,7 @@ func (w *World) askRecorded(l ledger.Lease) (inUse bool, text string, known bool
 		for j := range ns.Links {
 			has := slices.ContainsFunc(ns.Links[j].Addrs, func(p netip.Prefix) bool { return p.Addr() == l.Addr })
 			if has && (certain || ns.Counts) {
-				return true, Place{ns, &ns.Links[j]}.has(l.Addr), true
+				return true, fmt.Sprintf("%s has %s", Place{ns, &ns.Links[j]}, l.Addr), true
 			}
 		}
 		if same {
@@ -208,11 +208,6 @@ func (w *World) askRecorded(l ledger.Lease) (inUse bool, text string, known bool
 	}
 	return false, fmt.Sprintf("none of %d network namespaces is %s, which had %s",
 		len(w.Kernel.Namespaces), l.NetNSID, l.Addr), true
-}
-
-// has says that a place has an address.
-func (p Place) has(a netip.Addr) string {
-	return fmt.Sprintf("link %s of network namespace %s has %s", p.Link.Name, p.Namespace.Label(), a)
 }
 
 // Unidentified reports whether it cannot be told if a namespace that the kernel shows is the
@@ -231,6 +226,14 @@ func (w *World) Unidentified(l ledger.Lease) bool {
 		}
 	}
 	return false
+}
+
+// String names a namespace within a sentence.
+func (n *Namespace) String() string {
+	if n.Host {
+		return "the host"
+	}
+	return "network namespace " + n.Label()
 }
 
 // Label names a namespace for people: "host", its first path, its inode, or its ID in

@@ -23,7 +23,7 @@ func (p *DockerIPAM) ObserveWorld(ctx context.Context, w *witness.World, uptime 
 		o.InUse = func(a netip.Addr) string {
 			for _, p := range w.Kernel.Find(a) {
 				if p.Namespace.Counts {
-					return fmt.Sprintf("link %s of network namespace %s has it", p.Link.Name, p.Namespace.Label())
+					return p.String() + " has it"
 				}
 			}
 			return ""

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/cadastre/cadastre/ledger"
+	"github.com/cadastre/cadastre/witness"
 	"github.com/cadastre/cadastre/witness/findings"
 )
 
@@ -24,7 +25,7 @@ func (p *Plugin) actOnUnleased(ctx context.Context, o Observation) error {
 	if p.Starting() == "" {
 		wanted, unused = findings.Quarantines(p.book(o), o.World)
 		unused = slices.DeleteFunc(unused, func(u ledger.Unleased) bool { // others end by hand
-			return p.judge.doubt != "" || u.Key != findings.KeyOf(u.Addr)
+			return p.judge.doubt != "" || u.Key != witness.QuarantineKey(u.Addr)
 		})
 	}
 	begin := p.twice(p.wanted, o, wanted)

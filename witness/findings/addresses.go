@@ -26,7 +26,7 @@ func (c *comparison) addresses() {
 			continue
 		}
 		c.duplicate(a, b, places)
-		inside := slices.DeleteFunc(slices.Clone(places), func(p place) bool { return p.Host })
+		inside := slices.DeleteFunc(slices.Clone(places), func(p witness.Sighting) bool { return p.Namespace.Host })
 		for _, b := range c.ownerless(a) {
 			switch {
 			case c.changing(a) && !c.leaseIn(b.Pool, a, quarantined):
@@ -34,9 +34,9 @@ func (c *comparison) addresses() {
 				c.unknown(a, b, inside)
 			case c.forPods(b.Pool) && b.State == ledger.Active:
 				p := places[0]
-				c.add(numHostAddress, Subject{Pool: b.Pool, Addr: a, Object: p.link.Name},
-					fmt.Sprintf("%s of pool %q is on %s and has no lease", a, b.Pool, p),
-					[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, p.prefix)}})
+				c.add(numHostAddress, Subject{Pool: b.Pool, Addr: a, Object: p.Link.Name},
+					fmt.Sprintf("%s of pool %q is on %s and has no lease", a, b.Pool, p.Place),
+					[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p.Place, p.Prefix)}})
 			}
 		}
 	}
@@ -56,12 +56,12 @@ func (c *comparison) engineNetworks() (all []*witness.EngineNetwork) {
 }
 
 // unknown reports an address of a block that is in use and has no lease.
-func (c *comparison) unknown(a netip.Addr, b *ledger.BlockStat, places []place) {
+func (c *comparison) unknown(a netip.Addr, b *ledger.BlockStat, places []witness.Sighting) {
 	var evidence []witness.Evidence
 	var facts []string
 	for _, p := range places {
-		evidence = append(evidence, witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, a)})
-		facts = append(facts, p.String())
+		evidence = append(evidence, onLink(p))
+		facts = append(facts, p.Place.String())
 	}
 	uses := c.uses(a)
 	for _, text := range uses {
@@ -83,12 +83,17 @@ func (c *comparison) unknown(a netip.Addr, b *ledger.BlockStat, places []place) 
 	}
 	user := ""
 	if len(places) > 0 {
-		user = places[0].String()
+		user = places[0].Place.String()
 	} else {
 		user = uses[0]
 	}
 	text := fmt.Sprintf("%s of pool %q is in use without a lease: %s", a, b.Pool, user)
 	c.unleased(numUnknown, Subject{Pool: b.Pool, Addr: a}, text, evidence, append(facts, uses...))
+}
+
+// onLink is the statement of the kernel that a link has an address.
+func onLink(s witness.Sighting) witness.Evidence {
+	return witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", s.Place, s.Addr)}
 }
 
 // podHasLease reports whether a pod has a lease of another address.
@@ -122,7 +127,7 @@ func (c *comparison) unleased(
 }
 
 // duplicate reports an address that several namespaces have.
-func (c *comparison) duplicate(a netip.Addr, b *ledger.BlockStat, places []place) {
+func (c *comparison) duplicate(a netip.Addr, b *ledger.BlockStat, places []witness.Sighting) {
 	names := map[string]bool{}
 	var evidence []witness.Evidence
 	var seen []*witness.Namespace
@@ -131,8 +136,8 @@ func (c *comparison) duplicate(a netip.Addr, b *ledger.BlockStat, places []place
 			continue
 		}
 		seen = append(seen, p.Namespace)
-		names[p.String()] = true
-		evidence = append(evidence, witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, a)})
+		names[p.Place.String()] = true
+		evidence = append(evidence, onLink(p))
 	}
 	if len(seen) < 2 || c.book.Changing[a] {
 		return
@@ -158,7 +163,7 @@ func (c *comparison) duplicate(a netip.Addr, b *ledger.BlockStat, places []place
 
 // outside reports an address of the pod network that a pod of this node has, and that is
 // in no block of this node.
-func (c *comparison) outside(a netip.Addr, places []place) {
+func (c *comparison) outside(a netip.Addr, places []witness.Sighting) {
 	pool := ""
 	for _, p := range c.book.Pools {
 		if slices.ContainsFunc(p.Ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
@@ -172,8 +177,8 @@ func (c *comparison) outside(a netip.Addr, places []place) {
 	var facts []string
 	for _, p := range places {
 		if c.known[p.Namespace] {
-			evidence = append(evidence, witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, a)})
-			facts = append(facts, p.String())
+			evidence = append(evidence, onLink(p))
+			facts = append(facts, p.Place.String())
 		}
 	}
 	if len(facts) == 0 || c.changing(a) || c.held(a) != nil {

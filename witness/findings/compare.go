@@ -52,10 +52,10 @@ type comparison struct {
 	world *witness.World
 	found []Finding
 
-	leased map[netip.Addr][]*ledger.Lease // all leases, by address
-	places map[netip.Addr][]place         // that prove a use, sorted; empty without the kernel
+	leased map[netip.Addr][]*ledger.Lease    // all leases, by address
+	places map[netip.Addr][]witness.Sighting // that prove a use, sorted; empty without the kernel
 	// strays has the addresses of blocks that a namespace has and that do not answer there.
-	strays map[*witness.Namespace][]place
+	strays map[*witness.Namespace][]witness.Sighting
 	host   *witness.Namespace // nil: not known
 	// byName has the namespaces by their files.
 	byName map[string]*witness.Namespace
@@ -63,24 +63,6 @@ type comparison struct {
 	known map[*witness.Namespace]bool
 	pods  map[netip.Addr]user // the pods that runtime and cluster show with an address
 	used  map[netip.Addr]bool // that a witness shows in use
-}
-
-// place is a link with an address.
-type place struct {
-	*witness.Namespace
-	link   *witness.Link
-	prefix netip.Prefix
-	why    string // what shows that it answers, in parentheses; "": it does not
-}
-
-func (p place) String() string { return "link " + p.link.Name + " of " + namespaceName(p.Namespace) }
-
-// namespaceName names a namespace for people.
-func namespaceName(ns *witness.Namespace) string {
-	if ns.Host {
-		return "the host"
-	}
-	return "network namespace " + ns.Label()
 }
 
 // user is a pod that a witness shows with an address.
@@ -103,8 +85,8 @@ func newIndexes(book Book, world *witness.World) *comparison {
 		book:   &book,
 		world:  world,
 		leased: map[netip.Addr][]*ledger.Lease{},
-		places: map[netip.Addr][]place{},
-		strays: map[*witness.Namespace][]place{},
+		places: map[netip.Addr][]witness.Sighting{},
+		strays: map[*witness.Namespace][]witness.Sighting{},
 		byName: map[string]*witness.Namespace{},
 		known:  map[*witness.Namespace]bool{},
 		pods:   map[netip.Addr]user{},
@@ -142,19 +124,18 @@ func (c *comparison) indexKernel(wanted func(netip.Addr) bool) {
 		}
 	}
 	for _, s := range c.world.Sightings(wanted) {
-		p := place{Namespace: s.Namespace, link: s.Link, prefix: s.Prefix}
-		if s.Answers {
-			p.why = " (" + s.Why + ")"
-		}
 		if s.Answers || c.blockOf(s.Addr) == nil || c.ofLease(s) {
-			c.places[s.Addr] = append(c.places[s.Addr], p)
+			c.places[s.Addr] = append(c.places[s.Addr], s)
 		} else {
-			c.strays[s.Namespace] = append(c.strays[s.Namespace], p)
+			c.strays[s.Namespace] = append(c.strays[s.Namespace], s)
 		}
 	}
 	for _, places := range c.places {
-		slices.SortFunc(places, func(a, b place) int {
-			return cmp.Or(strings.Compare(a.String(), b.String()), cmp.Compare(a.ID.Inode, b.ID.Inode))
+		slices.SortFunc(places, func(a, b witness.Sighting) int {
+			return cmp.Or(
+				strings.Compare(a.Place.String(), b.Place.String()),
+				cmp.Compare(a.Namespace.ID.Inode, b.Namespace.ID.Inode),
+			)
 		})
 	}
 	for i := range c.book.Leases {
@@ -238,7 +219,7 @@ func (c *comparison) inside(ns *witness.Namespace) (all []netip.Addr) {
 
 // has reports whether a namespace is a place of an address.
 func (c *comparison) has(ns *witness.Namespace, a netip.Addr) bool {
-	return slices.ContainsFunc(c.places[a], func(p place) bool { return p.Namespace == ns })
+	return slices.ContainsFunc(c.places[a], func(p witness.Sighting) bool { return p.Namespace == ns })
 }
 
 // notePod keeps the user of an address. The runtime counts more than the cluster; of two

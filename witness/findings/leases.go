@@ -176,23 +176,23 @@ func static(uid string) bool {
 }
 
 // inPlace reports a lease whose address is in another namespace than its own.
-func (c *comparison) inPlace(l *ledger.Lease, places []place) {
+func (c *comparison) inPlace(l *ledger.Lease, places []witness.Sighting) {
 	own := c.byName[l.NetNS]
 	if own != nil && own.Identity(c.world.BootID).IsNot(l.NetNSID) {
 		own = nil // the path names another namespace by now
 	}
 	if why := c.ended(l, places[0]); own == nil && why != "" {
 		c.add(numElsewhere, subjectOf(l),
-			fmt.Sprintf("%s is leased to %s, %s, and is on %s", l.Addr, holder(l), why, places[0]),
-			c.world.Verdict(*l).Evidence, append(leaseFacts(l), "address on "+places[0].String())...)
+			fmt.Sprintf("%s is leased to %s, %s, and is on %s", l.Addr, holder(l), why, places[0].Place),
+			c.world.Verdict(*l).Evidence, append(leaseFacts(l), "address on "+places[0].Place.String())...)
 	}
-	if own == nil || slices.ContainsFunc(places, func(p place) bool { return p.Namespace == own }) {
+	if own == nil || slices.ContainsFunc(places, func(p witness.Sighting) bool { return p.Namespace == own }) {
 		return
 	}
-	p := places[0]
+	p := places[0].Place
 	c.add(numElsewhere, subjectOf(l),
 		fmt.Sprintf("%s is leased to %s with network namespace %s, and is on %s", l.Addr, holder(l), l.NetNS, p),
-		[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p, l.Addr)}},
+		[]witness.Evidence{onLink(places[0])},
 		append(leaseFacts(l), "address on "+p.String())...)
 }
 
@@ -202,7 +202,7 @@ func (c *comparison) inPlace(l *ledger.Lease, places []place) {
 // no use of it. Files of processes do not count, since the kernel's view may lack
 // processes. On the host, an address of Docker is a gateway; a swarm has addresses that the
 // engine does not list.
-func (c *comparison) ended(l *ledger.Lease, at place) string {
+func (c *comparison) ended(l *ledger.Lease, at witness.Sighting) string {
 	w := c.world
 	switch {
 	case !c.complete():
@@ -210,7 +210,7 @@ func (c *comparison) ended(l *ledger.Lease, at place) string {
 		if l.NetNS != "" && !strings.HasPrefix(l.NetNS, "/proc/") {
 			return "whose sandbox and network namespace are gone"
 		}
-	case l.Purpose == ledger.ForDocker && w.Engine != nil && !w.Engine.Swarm && !at.Host && len(c.uses(l.Addr)) == 0:
+	case l.Purpose == ledger.ForDocker && w.Engine != nil && !w.Engine.Swarm && !at.Namespace.Host && len(c.uses(l.Addr)) == 0:
 		return "which the engine does not have any more"
 	}
 	return ""

@@ -17,7 +17,7 @@ import (
 // attachment is a leased address on a link of a pod.
 type attachment struct {
 	lease *ledger.Lease
-	place place
+	place witness.Place
 	peer  *witness.Link // other end of the veth in the host; nil: another kind of link
 }
 
@@ -39,10 +39,12 @@ func (c *comparison) attachments() (all []attachment) {
 	for i := range c.book.Leases {
 		l := &c.book.Leases[i]
 		places := c.places[l.Addr]
-		if !compared(l) || l.Purpose != ledger.ForPod || c.book.young(l) || len(places) != 1 || places[0].Host {
+		if !compared(l) || l.Purpose != ledger.ForPod || c.book.young(l) || len(places) != 1 {
 			continue
 		}
-		all = append(all, attachment{l, places[0], c.peerOf(places[0].link)})
+		if at := places[0].Place; !at.Namespace.Host {
+			all = append(all, attachment{l, at, c.peerOf(at.Link)})
+		}
 	}
 	return all
 }
@@ -116,13 +118,14 @@ func (c *comparison) defaultRoutes(all []attachment) {
 	}
 	for _, a := range all {
 		other := routed[of(a)]
-		if _, ok := hasDefault(a.place.Namespace, a.lease.Addr.Is4()); ok || other == "" || a.place.RoutesHidden {
+		ns := a.place.Namespace
+		if _, ok := hasDefault(ns, a.lease.Addr.Is4()); ok || other == "" || ns.RoutesHidden {
 			continue
 		}
 		c.add(numDefaultRoute, subjectOf(a.lease),
 			fmt.Sprintf("%s has no default route of %s", holder(a.lease), ledger.FamilyOf(a.lease.Addr)),
 			[]witness.Evidence{
-				{Witness: witness.Kernel, Text: namespaceName(a.place.Namespace) + " has no default route"},
+				{Witness: witness.Kernel, Text: ns.String() + " has no default route"},
 				{Witness: witness.Kernel, Text: other + " of the same network has one"},
 			}, leaseFacts(a.lease)...)
 	}
@@ -149,7 +152,7 @@ func (c *comparison) gateways(all []attachment) {
 			fmt.Sprintf("no link of the host has %s, the gateway of the pods on %s", gateway, on.Name),
 			[]witness.Evidence{{
 				Witness: witness.Kernel,
-				Text:    fmt.Sprintf("the default route of %s leads to %s", namespaceName(a.place.Namespace), gateway),
+				Text:    fmt.Sprintf("the default route of %s leads to %s", a.place.Namespace.String(), gateway),
 			}})
 	}
 }
@@ -338,7 +341,7 @@ func (c *comparison) hostLinks() {
 // the host, such as macvlan.
 func (c *comparison) shared(block netip.Prefix) bool {
 	for _, a := range c.attachments() {
-		kind := cmp.Or(a.place.link.Kind, "device")
+		kind := cmp.Or(a.place.Link.Kind, "device")
 		if block.Contains(a.lease.Addr) && kind != "veth" && !strings.HasPrefix(kind, "tun") {
 			return true
 		}

@@ -15,11 +15,11 @@ import (
 // addresses as he likes.
 func (c *comparison) notTheirOwn() {
 	for ns, places := range c.strays {
-		slices.SortFunc(places, func(x, y place) int { return x.prefix.Addr().Compare(y.prefix.Addr()) })
+		slices.SortFunc(places, func(x, y witness.Sighting) int { return x.Addr.Compare(y.Addr) })
 		first := places[0]
-		a := first.prefix.Addr()
+		a := first.Addr
 		pod := c.podOf(ns)
-		who := namespaceName(ns)
+		who := ns.String()
 		if pod != "" {
 			who = "pod " + pod
 		}
@@ -29,8 +29,8 @@ func (c *comparison) notTheirOwn() {
 				len(places), a)
 		}
 		subject := Subject{Pool: c.blockOf(a).Pool, Pod: pod, Object: ns.Label()}
-		c.add(numNotTheirOwn, subject, fmt.Sprintf("%s has %s", who, what),
-			[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", first, first.prefix)}}, who)
+		shown := witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", first.Place, first.Prefix)}
+		c.add(numNotTheirOwn, subject, fmt.Sprintf("%s has %s", who, what), []witness.Evidence{shown}, who)
 	}
 }
 

@@ -38,7 +38,7 @@ func Quarantines(book Book, world *witness.World) (wanted, unused []ledger.Unlea
 		for _, b := range c.ownerless(a) {
 			if b.State == ledger.Active && !c.leaseIn(b.Pool, a, quarantined) {
 				wanted = append(wanted, ledger.Unleased{
-					Pool: b.Pool, Addr: a, Key: KeyOf(a), Reason: c.use(a).Evidence[0].String(),
+					Pool: b.Pool, Addr: a, Key: witness.QuarantineKey(a), Reason: c.use(a).Evidence[0].String(),
 				})
 			}
 		}
@@ -54,9 +54,6 @@ func Quarantines(book Book, world *witness.World) (wanted, unused []ledger.Unlea
 	}
 	return wanted, unused
 }
-
-// KeyOf returns the key of a quarantine of an address in use without a lease.
-func KeyOf(a netip.Addr) ledger.Key { return ledger.KeyOfWitness(string(witness.Kernel), a) }
 
 // usedAddresses returns the addresses that a witness shows in use, sorted.
 func (c *comparison) usedAddresses() []netip.Addr {

@@ -63,7 +63,7 @@ func TestQuarantinesThatAreWanted(t *testing.T) {
 			g.Expect(unused).To(BeEmpty())
 			for _, u := range wanted {
 				g.Expect(u.Reason).To(ContainSubstring(u.Addr.String()))
-				g.Expect(u.Key).To(Equal(findings.KeyOf(u.Addr)))
+				g.Expect(u.Key).To(Equal(witness.QuarantineKey(u.Addr)))
 			}
 		})
 	}

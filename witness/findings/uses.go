@@ -87,15 +87,15 @@ func (c *comparison) use(a netip.Addr) Use {
 	u := Use{Addr: a, Text: a.String()}
 	for _, p := range c.places[a] {
 		pod := c.podOf(p.Namespace)
-		if pod == "" && !p.Host {
+		if pod == "" && !p.Namespace.Host {
 			pod = c.pods[a].pod
 		}
-		where := namespaceName(p.Namespace)
+		where := p.Namespace.String()
 		if pod != "" {
-			where = fmt.Sprintf("pod %s (%s)", pod, p.Label())
+			where = fmt.Sprintf("pod %s (%s)", pod, p.Namespace.Label())
 			u.Pod = pod
 		}
-		u.add("is on "+p.link.Name+" of "+where, witness.Kernel, fmt.Sprintf("%s has %s%s", p, a, p.why))
+		u.add("is on "+p.Link.Name+" of "+where, witness.Kernel, p.String())
 	}
 	if x, ok := c.pods[a]; ok && x.by == witness.Runtime {
 		u.add("is the address of pod "+x.pod, x.by, x.text)
@@ -149,7 +149,8 @@ func (c *comparison) usedByAnother(l *ledger.Lease, a netip.Addr) bool {
 	if l.NetNS == "" || len(places) == 0 {
 		return false
 	}
-	return !slices.ContainsFunc(places, func(p place) bool { return slices.Contains(p.Paths, l.NetNS) })
+	own := func(p witness.Sighting) bool { return slices.Contains(p.Namespace.Paths, l.NetNS) }
+	return !slices.ContainsFunc(places, own)
 }
 
 // ofNetworks reports whether an address is in a range of a pod network, or one that the
@@ -157,7 +158,8 @@ func (c *comparison) usedByAnother(l *ledger.Lease, a netip.Addr) bool {
 func (c *comparison) ofNetworks(a netip.Addr) bool {
 	for _, p := range c.book.Pools {
 		if slices.ContainsFunc(p.Ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
-			return len(c.places[a]) == 0 || slices.ContainsFunc(c.places[a], func(p place) bool { return !p.Host })
+			inside := func(p witness.Sighting) bool { return !p.Namespace.Host }
+			return len(c.places[a]) == 0 || slices.ContainsFunc(c.places[a], inside)
 		}
 	}
 	return len(c.uses(a)) > 0

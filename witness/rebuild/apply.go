@@ -6,7 +6,6 @@ package rebuild
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	"github.com/cadastre/cadastre/ledger"
 	"github.com/cadastre/cadastre/witness"
@@ -26,17 +25,11 @@ func Apply(ctx context.Context, l *ledger.Ledger, pools []Pool, p *Plan) error {
 	var unleased []ledger.Unleased
 	for _, u := range p.Quarantined {
 		unleased = append(unleased, ledger.Unleased{
-			Pool: u.Pool, Addr: u.Addr, Key: quarantineKey(u.Addr), Reason: "rebuild: " + u.Reason,
+			Pool: u.Pool, Addr: u.Addr, Key: witness.QuarantineKey(u.Addr), Reason: "rebuild: " + u.Reason,
 		})
 	}
 	_, _, err := l.ChangeQuarantines(ctx, unleased, nil)
 	return err
-}
-
-// quarantineKey returns the key of the quarantine of an address that the kernel shows. The
-// agent ends a quarantine under such a key when the kernel shows the address no more.
-func quarantineKey(a netip.Addr) ledger.Key {
-	return ledger.Key{Network: ledger.WitnessNetwork, ContainerID: string(witness.Kernel), IfName: a.String()}
 }
 
 func stage(st *ledger.Stage, pools []Pool, p *Plan) error {

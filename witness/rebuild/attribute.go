@@ -97,15 +97,13 @@ func (m *maker) counts(a netip.Addr, ofSandbox bool) bool {
 
 // place attributes one address on one link.
 func (m *maker) place(a netip.Addr, at witness.Place, sandbox *witness.Sandbox, answering []witness.Place) {
-	shown := fmt.Sprintf("link %s of network namespace %s has %s", at.Link.Name, at.Namespace.Label(), a)
+	shown := fmt.Sprintf("%s has %s", at, a)
 	if sandbox != nil {
 		m.explained[sandbox.ID] = true
 	}
 	elsewhere := func(p witness.Place) bool { return p.Namespace != at.Namespace }
 	if i := slices.IndexFunc(answering, elsewhere); i >= 0 {
-		other := answering[i]
-		m.unattributed(a, "%s, and so has link %s of network namespace %s",
-			shown, other.Link.Name, other.Namespace.Label())
+		m.unattributed(a, "%s, and so has %s", shown, answering[i])
 		return
 	}
 	evidence := []witness.Evidence{{Witness: witness.Kernel, Text: shown}}
