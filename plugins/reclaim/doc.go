@@ -12,6 +12,9 @@
 // lease pending (ledger.ReclaimToken) for a time in which it can be undone. Then, if one
 // more round agrees, the lease is released through its own door.
 //
+// Which addresses are in use without a lease, and what two observations are, is decided in
+// package findings, for "cadastre check" as well.
+//
 // # Ownership and concurrency
 //
 // Run reads a round in each interval. Any goroutine may call Round and all other
@@ -21,7 +24,8 @@
 // # Failure
 //
 // A witness that cannot be read is missing in the World of that round. Then no lease
-// that needs it is reclaimed, and a pending reclaim that needs it is undone. A change of
-// the ledger that fails is tried again by a later round. After a restart of the agent
-// every reclaim begins anew: nothing of the evidence survives the process.
+// that needs it is reclaimed, and a pending reclaim that needs it is undone. No quarantine
+// ends while any witness is missing. A change of the ledger that fails is tried again by a
+// later round. After a restart of the agent every reclaim begins anew: nothing of the
+// evidence survives the process.
 package reclaim

@@ -36,7 +36,7 @@ func (c *comparison) addresses() {
 				p := places[0]
 				c.add(numHostAddress, Subject{Pool: b.Pool, Addr: a, Object: p.Link.Name},
 					fmt.Sprintf("%s of pool %q is on %s and has no lease", a, b.Pool, p.Place),
-					[]witness.Evidence{{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", p.Place, p.Prefix)}})
+					said(witness.Kernel, fmt.Sprintf("%s has %s", p.Place, p.Prefix)))
 			}
 		}
 	}

@@ -6,8 +6,6 @@ package findings
 import (
 	"fmt"
 	"time"
-
-	"github.com/cadastre/cadastre/witness"
 )
 
 // cloud compares the blocks of the ledger with the interfaces in the cloud.
@@ -20,19 +18,14 @@ func (c *comparison) cloud() {
 		if b.On == b.Interface {
 			continue
 		}
-		number, text := numCloudMissing, fmt.Sprintf(
-			"block %s of interface %s is on no interface of machine %s in the cloud",
-			b.Prefix,
-			b.Interface,
-			x.Machine,
-		)
+		number := numCloudMissing
+		text := fmt.Sprintf("block %s of interface %s is on no interface of machine %s in the cloud",
+			b.Prefix, b.Interface, x.Machine)
 		if b.On != "" {
 			number, text = numCloudElsewhere, fmt.Sprintf("block %s of interface %s is on interface %s in the cloud",
 				b.Prefix, b.Interface, b.On)
 		}
-		c.add(number, Subject{Pool: b.Pool, Prefix: b.Prefix, Object: b.Interface}, text, []witness.Evidence{{
-			Witness: CloudReading,
-			Text:    fmt.Sprintf("%s, read at %s", x.Name, x.Read.UTC().Format(time.RFC3339)),
-		}}, b.On)
+		c.add(number, Subject{Pool: b.Pool, Prefix: b.Prefix, Object: b.Interface}, text,
+			said(CloudReading, fmt.Sprintf("%s, read at %s", x.Name, x.Read.UTC().Format(time.RFC3339))), b.On)
 	}
 }

@@ -251,6 +251,11 @@ func (c *comparison) forPods(pool string) bool {
 		slices.ContainsFunc(c.book.Subnets, func(s Subnet) bool { return s.Pool == pool })
 }
 
+// said is one statement of a source of evidence.
+func said(by witness.Name, text string) []witness.Evidence {
+	return []witness.Evidence{{Witness: by, Text: text}}
+}
+
 // add completes a finding and keeps it.
 func (c *comparison) add(number string, subject Subject, text string, evidence []witness.Evidence, facts ...string) {
 	k := kindOf(number)
@@ -283,6 +288,6 @@ func (c *comparison) add(number string, subject Subject, text string, evidence [
 
 func (c *comparison) ledgerItself() {
 	for _, text := range c.book.Contradictions {
-		c.add(numContradiction, Subject{Object: text}, text, []witness.Evidence{{Witness: Ledger, Text: text}})
+		c.add(numContradiction, Subject{Object: text}, text, said(Ledger, text))
 	}
 }

@@ -82,15 +82,14 @@ func (c *comparison) unidentified(l *ledger.Lease) {
 	if c.world.Unidentified(*l) {
 		text := fmt.Sprintf("whether %s is still the network namespace of the pod of %s cannot be told",
 			l.NetNS, l.Addr)
-		c.add(numUnidentified, subjectOf(l), text, []witness.Evidence{{Witness: witness.Kernel, Text: text}},
-			leaseFacts(l)...)
+		c.add(numUnidentified, subjectOf(l), text, said(witness.Kernel, text), leaseFacts(l)...)
 	}
 }
 
 // onNoLink reports a lease whose address is on no link and whose owner is not proven to
 // be gone.
 func (c *comparison) onNoLink(l *ledger.Lease) {
-	evidence := []witness.Evidence{{Witness: witness.Kernel, Text: "no network namespace has " + l.Addr.String()}}
+	evidence := said(witness.Kernel, "no network namespace has "+l.Addr.String())
 	facts := leaseFacts(l)
 	if l.Purpose == ledger.ForDocker {
 		endpoint := c.endpoint(l.Addr)
@@ -107,10 +106,8 @@ func (c *comparison) onNoLink(l *ledger.Lease) {
 		if s == nil || !s.Ready {
 			return // the kubelet ends a sandbox that is not ready: its DEL follows
 		}
-		evidence = append(evidence, witness.Evidence{
-			Witness: witness.Runtime,
-			Text:    fmt.Sprintf("sandbox %s of pod %s/%s is ready", s.ID, s.Namespace, s.Name),
-		})
+		text := fmt.Sprintf("sandbox %s of pod %s/%s is ready", s.ID, s.Namespace, s.Name)
+		evidence = append(evidence, witness.Evidence{Witness: witness.Runtime, Text: text})
 	} else if why := c.podEnded(l); why != "" {
 		evidence = append(evidence, witness.Evidence{Witness: witness.Cluster, Text: why})
 		c.add(numEndedPod, subjectOf(l),
@@ -244,17 +241,10 @@ func (c *comparison) quarantines() {
 		if !quarantined(l) || c.book.young(l) || !c.unused(l.Addr) {
 			continue
 		}
-		c.add(
-			numUnusedQuarantine,
-			subjectOf(l),
-			fmt.Sprintf(
-				"%s of pool %q is quarantined (%s), and no witness shows a use of it",
-				l.Addr,
-				l.Pool,
-				l.Reason,
-			),
-			[]witness.Evidence{c.answersNowhere(l.Addr)},
-			append(leaseFacts(l), "reason "+l.Reason)...)
+		c.add(numUnusedQuarantine, subjectOf(l),
+			fmt.Sprintf("%s of pool %q is quarantined (%s), and no witness shows a use of it",
+				l.Addr, l.Pool, l.Reason),
+			[]witness.Evidence{c.answersNowhere(l.Addr)}, append(leaseFacts(l), "reason "+l.Reason)...)
 	}
 }
 
@@ -301,7 +291,7 @@ func (c *comparison) witnesses() {
 		}
 		c.add(numWitness, Subject{Object: string(name)},
 			fmt.Sprintf("the %s is needed %s and cannot be asked: %s", name, need[name], why),
-			[]witness.Evidence{{Witness: name, Text: why}})
+			said(name, why))
 	}
 }
 

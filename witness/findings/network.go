@@ -150,10 +150,7 @@ func (c *comparison) gateways(all []attachment) {
 		done[gateway] = true
 		c.add(numGateway, Subject{Pool: a.lease.Pool, Addr: gateway, Object: on.Name},
 			fmt.Sprintf("no link of the host has %s, the gateway of the pods on %s", gateway, on.Name),
-			[]witness.Evidence{{
-				Witness: witness.Kernel,
-				Text:    fmt.Sprintf("the default route of %s leads to %s", a.place.Namespace.String(), gateway),
-			}})
+			said(witness.Kernel, fmt.Sprintf("the default route of %s leads to %s", a.place.Namespace, gateway)))
 	}
 }
 
@@ -202,12 +199,8 @@ func (c *comparison) routes(all []attachment) {
 			switch {
 			case link == nil || c.connected(r, link): // the prefix of a link: see hostLinks
 			case tunnel(link.Kind) && (c.book.Routed || !c.withinPool(r.Dst)):
-				c.inTheWay(
-					numRouteAround,
-					b,
-					r,
-					"of the host contains the block: a network behind a tunnel has the same addresses",
-				)
+				c.inTheWay(numRouteAround, b, r,
+					"of the host contains the block: a network behind a tunnel has the same addresses")
 			case local && !direct && !inside:
 				c.inTheWay(numRouteAround, b, r, "of the host is the one that packets to the block's pods take")
 			}
@@ -225,7 +218,7 @@ func (c *comparison) inTheWay(number string, b *ledger.BlockStat, r witness.Rout
 	}
 	c.add(number, Subject{Pool: b.Pool, Prefix: b.Block, Object: name},
 		fmt.Sprintf("%s %s (%s)", name, text, b.Block),
-		[]witness.Evidence{{Witness: witness.Kernel, Text: "the host has " + name}})
+		said(witness.Kernel, "the host has "+name))
 }
 
 // ownLinks returns the indexes of the host's links that lead to pods: those with a leased
@@ -278,22 +271,8 @@ func (c *comparison) connected(r witness.Route, link *witness.Link) bool {
 
 // tunnel reports whether links of a kind lead to remote networks.
 func tunnel(kind string) bool {
-	return slices.Contains([]string{
-		"tun",
-		"tuntap",
-		"wireguard",
-		"ppp",
-		"gre",
-		"gretap",
-		"ip6gre",
-		"ipip",
-		"ip6tnl",
-		"sit",
-		"vti",
-		"vti6",
-		"xfrm",
-		"ovpn",
-	}, kind)
+	const remote = "tun tuntap wireguard ppp gre gretap ip6gre ipip ip6tnl sit vti vti6 xfrm ovpn"
+	return slices.Contains(strings.Fields(remote), kind)
 }
 
 // hostLinks reports links of the host with a network that contains a block of pods. Blocks
@@ -317,21 +296,10 @@ func (c *comparison) hostLinks() {
 				if !p.Contains(b.Block.Addr()) || p.Bits() >= b.Block.Bits() || wide(p) {
 					continue
 				}
-				c.add(
-					numLinkAround,
-					Subject{Pool: b.Pool, Prefix: b.Block, Object: l.Name},
-					fmt.Sprintf(
-						"link %s of the host has %s, whose network contains block %s of pool %q",
-						l.Name,
-						p,
-						b.Block,
-						b.Pool,
-					),
-					[]witness.Evidence{
-						{Witness: witness.Kernel, Text: fmt.Sprintf("link %s of the host has %s", l.Name, p)},
-					},
-					p.String(),
-				)
+				shown := fmt.Sprintf("link %s of the host has %s", l.Name, p)
+				c.add(numLinkAround, Subject{Pool: b.Pool, Prefix: b.Block, Object: l.Name},
+					fmt.Sprintf("%s, whose network contains block %s of pool %q", shown, b.Block, b.Pool),
+					said(witness.Kernel, shown), p.String())
 			}
 		}
 	}

@@ -57,7 +57,7 @@ func (c *comparison) pools() {
 func (c *comparison) overlap(x, y poolRange) {
 	text := fmt.Sprintf("%s (%s) overlaps %s (%s)", x.what, x.prefix, y.what, y.prefix)
 	c.add(numOverlap, Subject{Prefix: x.prefix, Object: x.what + " and " + y.what}, text,
-		[]witness.Evidence{{Witness: Configuration, Text: text}}, y.prefix.String())
+		said(Configuration, text), y.prefix.String())
 }
 
 // dockerNetworks compares the engine's networks with the pools.
@@ -77,23 +77,11 @@ func (c *comparison) dockerNetworks(ranges []poolRange) {
 			}
 			for _, r := range ranges {
 				if p.Subnet.Overlaps(r.prefix) {
-					c.add(
-						numDockerOverlap,
-						Subject{Prefix: p.Subnet.Masked(), Object: n.Name},
-						fmt.Sprintf(
-							"Docker network %s (%s, IPAM driver %s) overlaps %s (%s)",
-							n.Name,
-							p.Subnet,
-							n.IPAMDriver,
-							r.what,
-							r.prefix,
-						),
-						[]witness.Evidence{
-							{Witness: witness.Engine, Text: fmt.Sprintf("network %s has subnet %s", n.Name, p.Subnet)},
-						},
-						r.what,
-						r.prefix.String(),
-					)
+					c.add(numDockerOverlap, Subject{Prefix: p.Subnet.Masked(), Object: n.Name},
+						fmt.Sprintf("Docker network %s (%s, IPAM driver %s) overlaps %s (%s)",
+							n.Name, p.Subnet, n.IPAMDriver, r.what, r.prefix),
+						said(witness.Engine, fmt.Sprintf("network %s has subnet %s", n.Name, p.Subnet)),
+						r.what, r.prefix.String())
 				}
 			}
 		}
@@ -108,7 +96,7 @@ func (c *comparison) dockerKnown(n *witness.EngineNetwork, subnet netip.Prefix) 
 	}
 	c.add(numDockerUnknown, Subject{Prefix: subnet, Object: n.Name},
 		fmt.Sprintf("Docker network %s has subnet %s, and the driver has no pool of it", n.Name, subnet),
-		[]witness.Evidence{{Witness: witness.Engine, Text: fmt.Sprintf("network %s has subnet %s", n.Name, subnet)}})
+		said(witness.Engine, fmt.Sprintf("network %s has subnet %s", n.Name, subnet)))
 }
 
 // dockerUsed reports pools of the driver without a network. Other nodes may use a pool of
@@ -116,22 +104,15 @@ func (c *comparison) dockerKnown(n *witness.EngineNetwork, subnet netip.Prefix) 
 func (c *comparison) dockerUsed() {
 	for _, d := range c.book.Docker {
 		used := slices.ContainsFunc(c.engineNetworks(), func(n *witness.EngineNetwork) bool {
-			return slices.ContainsFunc(
-				n.Pools,
-				func(p witness.EnginePool) bool { return p.Subnet.Masked() == d.Prefix },
-			)
+			has := func(p witness.EnginePool) bool { return p.Subnet.Masked() == d.Prefix }
+			return slices.ContainsFunc(n.Pools, has)
 		})
 		if used || d.Global {
 			continue
 		}
-		c.add(
-			numDockerUnused,
-			Subject{Prefix: d.Prefix, Object: d.ID},
+		c.add(numDockerUnused, Subject{Prefix: d.Prefix, Object: d.ID},
 			fmt.Sprintf("no network of Docker uses pool %s", d.ID),
-			[]witness.Evidence{
-				{Witness: witness.Engine, Text: "no network of the driver has subnet " + d.Prefix.String()},
-			},
-		)
+			said(witness.Engine, "no network of the driver has subnet "+d.Prefix.String()))
 	}
 }
 
@@ -140,7 +121,7 @@ func (c *comparison) dockerUsed() {
 func (c *comparison) subnets() {
 	if c.book.Differs != "" {
 		c.add(numConfiguration, Subject{Object: "contiv.conf"}, c.book.Differs,
-			[]witness.Evidence{{Witness: Configuration, Text: c.book.Differs}}, c.book.Differs)
+			said(Configuration, c.book.Differs), c.book.Differs)
 	}
 	c.blocks()
 	if c.host == nil {
@@ -153,22 +134,15 @@ func (c *comparison) subnets() {
 		}
 		for _, p := range l.Addrs {
 			b := c.blockOf(p.Addr())
-			gateway := slices.ContainsFunc(
-				c.leased[p.Addr()],
-				func(x *ledger.Lease) bool { return x.Purpose == ledger.ForInfra },
-			)
+			infra := func(x *ledger.Lease) bool { return x.Purpose == ledger.ForInfra }
+			gateway := slices.ContainsFunc(c.leased[p.Addr()], infra)
 			if b == nil || !gateway || p.Bits() == b.Block.Bits() || !c.forPods(b.Pool) {
 				continue
 			}
-			c.add(
-				numSubnet,
-				Subject{Pool: b.Pool, Addr: p.Addr(), Prefix: b.Block, Object: l.Name},
-				fmt.Sprintf("link %s of the host has %s, and the block of the pods is %s", l.Name, p, b.Block),
-				[]witness.Evidence{
-					{Witness: witness.Kernel, Text: fmt.Sprintf("link %s of the host has %s", l.Name, p)},
-				},
-				p.String(),
-			)
+			shown := fmt.Sprintf("link %s of the host has %s", l.Name, p)
+			c.add(numSubnet, Subject{Pool: b.Pool, Addr: p.Addr(), Prefix: b.Block, Object: l.Name},
+				fmt.Sprintf("%s, and the block of the pods is %s", shown, b.Block),
+				said(witness.Kernel, shown), p.String())
 		}
 	}
 }
@@ -197,5 +171,5 @@ func (c *comparison) blocks() {
 
 func (c *comparison) differs(pool string, p netip.Prefix, format string) {
 	text := fmt.Sprintf(format, p, pool)
-	c.add(numSubnet, Subject{Pool: pool, Prefix: p}, text, []witness.Evidence{{Witness: Configuration, Text: text}})
+	c.add(numSubnet, Subject{Pool: pool, Prefix: p}, text, said(Configuration, text))
 }

@@ -29,8 +29,8 @@ func (c *comparison) notTheirOwn() {
 				len(places), a)
 		}
 		subject := Subject{Pool: c.blockOf(a).Pool, Pod: pod, Object: ns.Label()}
-		shown := witness.Evidence{Witness: witness.Kernel, Text: fmt.Sprintf("%s has %s", first.Place, first.Prefix)}
-		c.add(numNotTheirOwn, subject, fmt.Sprintf("%s has %s", who, what), []witness.Evidence{shown}, who)
+		c.add(numNotTheirOwn, subject, fmt.Sprintf("%s has %s", who, what),
+			said(witness.Kernel, fmt.Sprintf("%s has %s", first.Place, first.Prefix)), who)
 	}
 }
 

@@ -54,7 +54,7 @@ func UsesOfPool(book Book, world *witness.World, subnet netip.Prefix, leases []l
 	for _, n := range newComparison(book, world).engineNetworks() {
 		if slices.ContainsFunc(n.Pools, func(p witness.EnginePool) bool { return p.Subnet == subnet }) {
 			text := fmt.Sprintf("network %s of the engine has subnet %s", n.Name, subnet)
-			all = append(all, Use{Text: text, Evidence: []witness.Evidence{{Witness: witness.Engine, Text: text}}})
+			all = append(all, Use{Text: text, Evidence: said(witness.Engine, text)})
 		}
 	}
 	return all
