@@ -141,6 +141,19 @@ func (n *Namespace) Do(f func() error) (err error) {
 	return f()
 }
 
+// Within calls f in the network namespace of a path; "" is that of the calling thread, and needs
+// no right.
+func Within(path string, f func() error) error {
+	if path == "" {
+		return f()
+	}
+	n, err := Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(n.Do(f), n.Close())
+}
+
 // Apart calls f in a new network namespace, which ends with the sockets that f has opened.
 func Apart(f func() error) error {
 	n, err := Open("")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/internal/testkit/engines/dockertest"
 )
 
@@ -44,7 +45,7 @@ func command(t testing.TB, namespace string, args ...string) string {
 		t.Skipf("NOT RUN: there is no %s here (Debian: iptables)", args[0])
 	}
 	var out []byte
-	err := within(namespace, func() (err error) {
+	err := rtnl.Within(namespace, func() (err error) {
 		out, err = exec.Command(args[0], args[1:]...).CombinedOutput()
 		return err
 	})
@@ -189,7 +190,7 @@ func TestForwardingBesideARealDockerEngine(t *testing.T) {
 			Path() string
 		}
 	}{{labPodLink, pod}, {"uplink", server}} {
-		lab.must(within(ns, func() error {
+		lab.must(rtnl.Within(ns, func() error {
 			peer, err := os.Open(end.peer.Path())
 			if err != nil {
 				return err

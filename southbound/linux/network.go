@@ -177,7 +177,7 @@ func (n *Networks) Watch(ctx context.Context, changed func(key string)) error {
 				changed("")
 			}
 		},
-	}.follow(ctx, func(f func() error) error { return within(n.namespace, f) })
+	}.follow(ctx, func(f func() error) error { return rtnl.Within(n.namespace, f) })
 }
 
 // describeClosed returns a value without a name whose routes are found.

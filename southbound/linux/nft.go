@@ -15,6 +15,8 @@ import (
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 const (
@@ -32,7 +34,7 @@ type nft struct {
 }
 
 // within calls f in the namespace.
-func (n *nft) within(f func() error) error { return within(n.path, f) }
+func (n *nft) within(f func() error) error { return rtnl.Within(n.path, f) }
 
 // openNFT opens the namespace at path, "": the process's.
 func openNFT(path string) (*nft, error) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
 )
 
@@ -53,7 +54,7 @@ var (
 // changes nothing.
 func newRoutes(path string) (*routes, error) {
 	var handle *netlink.Handle
-	err := within(path, func() (err error) {
+	err := rtnl.Within(path, func() (err error) {
 		handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
@@ -70,7 +71,7 @@ func newRoutes(path string) (*routes, error) {
 		kernel:   handle,
 		tried:    map[routePlace]bool{},
 		networks: map[routeLink]bool{},
-		within:   func(f func() error) error { return within(path, f) },
+		within:   func(f func() error) error { return rtnl.Within(path, f) },
 		watched:  map[routePlace]routeWay{},
 	}, nil
 }

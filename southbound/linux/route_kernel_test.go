@@ -323,6 +323,7 @@ func TestTablesAndProtocolsAreApart(t *testing.T) {
 func TestNewComesBackFromItsNamespace(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	const current = "/proc/thread-self/ns/net"
 	home, err := os.Readlink(current)
 	n := newNode(t, routeOptions{})
 	n.Expect(err).NotTo(HaveOccurred())

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
 )
 
@@ -50,7 +51,7 @@ func newTunnelHost(namespace string) (*tunnelHost, error) {
 func (h *tunnelHost) close() { h.kernel.Close() }
 
 // within calls f in the namespace of the host.
-func (h *tunnelHost) within(f func() error) error { return within(h.namespace, f) }
+func (h *tunnelHost) within(f func() error) error { return rtnl.Within(h.namespace, f) }
 
 // links lists all links.
 func (h *tunnelHost) links() ([]netlink.Link, error) {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // Underlay holds the addresses by which other nodes reach this one.
@@ -46,7 +48,7 @@ const (
 // ReadUnderlay reads the underlay from the kernel. It changes nothing and needs no rights
 // in the caller's namespace. The error names what was looked for and what the links have.
 func ReadUnderlay(ctx context.Context, opt UnderlayOptions) (u Underlay, err error) {
-	err = within(opt.Namespace, func() error {
+	err = rtnl.Within(opt.Namespace, func() error {
 		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 func TestUninstallRemovesWhatIsOurs(t *testing.T) {
@@ -102,12 +103,14 @@ func TestUninstallNeedsNoRightToEnterNamespaces(t *testing.T) {
 	l := newWireLab(t, Options{})
 	a := l.pod()
 	l.create(a)
+	host, err := rtnl.Open(l.host.Path())
+	l.must(err)
 	ended := make(chan error)
 	var removed []string
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with this goroutine
 		ended <- func() (err error) {
-			if err := enter(l.host.Path()); err != nil {
+			if err := unix.Setns(host.Fd(), unix.CLONE_NEWNET); err != nil {
 				return err
 			}
 			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -120,5 +123,6 @@ func TestUninstallNeedsNoRightToEnterNamespaces(t *testing.T) {
 		}()
 	}()
 	l.must(<-ended)
+	l.must(host.Close())
 	l.Expect(removed).To(ContainElement("link " + a.value.Wire.HostIfName + " (" + a.key + ")"))
 }
