@@ -15,6 +15,7 @@ import (
 func threads() exceptions {
 	return exceptions{
 		"ipam/datastore/jsonfile.go: Go":                              "closes a file that nothing is read from or written to; the next write but one waits for it",
+		"internal/rtnl/monitor.go: go":                                "reads the announcements of a subscription; ended and awaited by its last follower",
 		"southbound/linux/wire_watch.go: AfterFunc":                   "ends the wait for announcements with the context; stopped by Watch",
 		"plugins/ipam/claimers.go: AfterFunc":                         "tries again what a full queue refused; ends with the event loop",
 		"agent/run.go: Go":                                            "all parts of the agent start here and are awaited here",
