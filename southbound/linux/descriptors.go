@@ -35,6 +35,8 @@ type Options struct {
 	Log          *slog.Logger                         // nil: no log
 	Now          func() time.Time                     // nil: time.Now
 	After        func(time.Duration) <-chan time.Time // nil: time.After
+
+	monitor *monitor // of all descriptors that are opened together
 }
 
 func (opt Options) withDefaults() Options {
@@ -51,13 +53,16 @@ func (opt Options) withDefaults() Options {
 	if opt.After == nil {
 		opt.After = time.After
 	}
+	if opt.monitor == nil {
+		opt.monitor = newMonitor(opt.Namespace, opt.After)
+	}
 	return opt
 }
 
 // Routes returns the descriptor of the routes to other nodes' pods alone, for a node whose
 // wires another program makes.
 func Routes(opt Options) ([]southbound.Descriptor, error) {
-	return open(func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace) })
+	return open(func() (southbound.Descriptor, error) { return newRoutes(opt) })
 }
 
 // Descriptors returns all descriptors of a node in the order in which a key is offered to
@@ -69,7 +74,7 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 		return nil, err
 	}
 	all, err := open(
-		func() (southbound.Descriptor, error) { return newRoutes(opt.Namespace) },
+		func() (southbound.Descriptor, error) { return newRoutes(opt) },
 		func() (southbound.Descriptor, error) { return NewWires(opt) },
 		func() (southbound.Descriptor, error) { return NewNetworks(opt) },
 	)

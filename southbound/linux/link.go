@@ -49,6 +49,7 @@ type hostLink struct {
 	mtu      uint32
 	mac      hardware
 	up       bool
+	turned   bool   // an announcement: the link went up or down, or is new or gone
 	wentDown bool   // an announcement: the link was set down
 	filter   uint32 // rp_filter
 	routers  bool   // it obeys router advertisements
@@ -94,7 +95,8 @@ func parseLink(b []byte) (l hostLink, ok bool) {
 	l.index = binary.NativeEndian.Uint32(b[4:])
 	flags, change := binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:])
 	l.up = flags&unix.IFF_UP != 0
-	l.wentDown = !l.up && change&unix.IFF_UP != 0 && change != everything
+	l.turned = change&unix.IFF_UP != 0
+	l.wentDown = !l.up && l.turned && change != everything
 	l.peerNSID = noNamespace
 	rtnl.Attributes(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -27,8 +26,8 @@ import (
 // an unreachable route to each of its ranges, for packets whose route is missing or pending. Any
 // other one there has no object and is always made.
 type Networks struct {
-	host      *rtnl.Socket
-	namespace string // path, "": the process's
+	host    *rtnl.Socket
+	monitor *monitor
 }
 
 var (
@@ -46,7 +45,7 @@ func NewNetworks(opt Options) (*Networks, error) {
 	if err = errors.Join(err, ns.Close()); err != nil {
 		return nil, err
 	}
-	return &Networks{s, opt.Namespace}, nil
+	return &Networks{s, opt.withDefaults().monitor}, nil
 }
 
 // Close closes the socket. The tables stay.
@@ -165,19 +164,10 @@ func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]con
 
 // Watch calls changed if a route that closes a network is removed.
 func (n *Networks) Watch(ctx context.Context, changed func(key string)) error {
-	return announcements{
-		protocol: unix.NETLINK_ROUTE,
-		groups:   []uint{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
-		lost:     func() { changed("") },
-		each: func(m syscall.NetlinkMessage) {
-			if m.Header.Type != unix.RTM_DELROUTE {
-				return
-			}
-			if p, ok := parseRoute(m.Data); ok && p.ours && p.last() && !kv.IsUplinkTable(p.table) {
-				changed("")
-			}
-		},
-	}.follow(ctx, func(f func() error) error { return rtnl.Within(n.namespace, f) })
+	return n.monitor.follow(ctx, changed, watch{damaged: func(a announcement) (key string, is bool) {
+		p := a.object
+		return "", a.kind == unix.RTM_DELROUTE && p.ours && p.last() && !kv.IsUplinkTable(p.table)
+	}})
 }
 
 // describeClosed returns a value without a name whose routes are found.

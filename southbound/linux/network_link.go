@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -315,23 +314,13 @@ func (n *networkLinks) complete(want networkLink, have hostLink, rules []object)
 
 // Watch calls changed if a link of a network changes, or one of its rules is removed.
 func (n *networkLinks) Watch(ctx context.Context, changed func(key string)) error {
-	return announcements{
-		protocol: unix.NETLINK_ROUTE,
-		groups:   []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE},
-		lost:     func() { changed("") },
-		each: func(m syscall.NetlinkMessage) {
-			name := ""
-			switch m.Header.Type {
-			case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-				_, name = linkOf(m.Data)
-			case unix.RTM_DELRULE:
-				if p, ok := parseRule(m.Data); ok {
-					name = p.name
-				}
-			}
-			if isNetworkLink(name) {
-				changed("")
-			}
-		},
-	}.follow(ctx, n.host.within)
+	return n.host.monitor.follow(ctx, changed, watch{damaged: func(a announcement) (key string, is bool) {
+		switch a.kind {
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+			return "", isNetworkLink(a.link.name)
+		case unix.RTM_DELRULE:
+			return "", a.object.ours && isNetworkLink(a.object.name)
+		}
+		return "", false
+	}})
 }

@@ -15,7 +15,7 @@ import (
 // and of the masquerade. Closing the first closes what all of them have open.
 func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error) {
 	opt = opt.withDefaults()
-	host, err := newTunnelHost(opt.Namespace)
+	host, err := newTunnelHost(opt)
 	if err != nil {
 		return nil, err
 	}

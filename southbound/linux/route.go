@@ -37,7 +37,7 @@ type routes struct {
 	tried map[routePlace]bool
 	// networks holds the links of networks that values have named.
 	networks map[routeLink]bool
-	within   func(func() error) error // the network namespace
+	monitor  *monitor
 
 	mu      sync.Mutex              // because Watch reads what follows
 	watched map[routePlace]routeWay // of the wanted values, and of those that stand in
@@ -50,11 +50,10 @@ var (
 	_ southbound.Substituter = (*routes)(nil)
 )
 
-// newRoutes opens a netlink socket in a network namespace; path "" is the caller's. It
-// changes nothing.
-func newRoutes(path string) (*routes, error) {
+// newRoutes opens a netlink socket in the node's network namespace. It changes nothing.
+func newRoutes(opt Options) (*routes, error) {
 	var handle *netlink.Handle
-	err := rtnl.Within(path, func() (err error) {
+	err := rtnl.Within(opt.Namespace, func() (err error) {
 		handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
@@ -71,7 +70,7 @@ func newRoutes(path string) (*routes, error) {
 		kernel:   handle,
 		tried:    map[routePlace]bool{},
 		networks: map[routeLink]bool{},
-		within:   func(f func() error) error { return rtnl.Within(path, f) },
+		monitor:  opt.withDefaults().monitor,
 		watched:  map[routePlace]routeWay{},
 	}, nil
 }

@@ -44,7 +44,7 @@ type routeSink struct {
 }
 
 func newRouteSink(opt routeOptions) (*routeSink, error) {
-	d, err := newRoutes(opt.namespace)
+	d, err := newRoutes(Options{Namespace: opt.namespace})
 	if err != nil {
 		return nil, err
 	}

@@ -177,7 +177,7 @@ func (l *tunnelLab) route(n *netlab.Namespace, dst, gateway, link string) {
 // host returns access to the node's kernel.
 func (n *labNode) host() *tunnelHost {
 	n.lab.t.Helper()
-	h, err := newTunnelHost(n.net.Path())
+	h, err := newTunnelHost(Options{Namespace: n.net.Path()})
 	n.lab.must(err)
 	n.lab.t.Cleanup(h.close)
 	return h

@@ -41,9 +41,9 @@ func (n *notices) take() map[string]bool {
 	return keys
 }
 
-// watch runs Watch until the test ends. It returns after probe was announced, which changes
+// watching runs Watch until the test ends. It returns after probe was announced, which changes
 // an object of key.
-func watch(t *testing.T, w southbound.Watcher, key string, probe func()) *notices {
+func watching(t *testing.T, w southbound.Watcher, key string, probe func()) *notices {
 	t.Helper()
 	n := &notices{keys: map[string]bool{}}
 	ctx, stop := context.WithCancel(context.Background())
@@ -82,7 +82,7 @@ func TestChangesOfNodeLinksAreNoticed(t *testing.T) {
 		}))
 	}
 	mtu := labMTU
-	seen := watch(t, n.node, kv.SinkNode, func() {
+	seen := watching(t, n.node, kv.SinkNode, func() {
 		mtu--
 		change(func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) })
 	})
@@ -122,7 +122,7 @@ func TestChangesOfTunnelsAreNoticed(t *testing.T) {
 		t.Helper()
 		lab.must(n.net.Do(func() error { return f(entry) }))
 	}
-	seen := watch(t, n.tunnels, peer.tunnelKey(), func() {
+	seen := watching(t, n.tunnels, peer.tunnelKey(), func() {
 		do(netlink.NeighDel, fdb)
 		repair()
 	})
@@ -166,7 +166,7 @@ func TestChangesOfOurTableAreNoticed(t *testing.T) {
 	lab := newEgressLab(t)
 	want := lab.value()
 	lab.must(lab.egress.Create(t.Context(), kv.SinkEgress, want))
-	seen := watch(t, lab.egress, kv.SinkEgress, func() {
+	seen := watching(t, lab.egress, kv.SinkEgress, func() {
 		lab.must(lab.egress.Create(t.Context(), kv.SinkEgress, want))
 	})
 	chain := egressChains()[0]

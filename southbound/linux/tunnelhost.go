@@ -31,12 +31,13 @@ const (
 // tunnelHost reads and writes the node's own links in one network namespace.
 type tunnelHost struct {
 	namespace string // path, "": the process's
+	monitor   *monitor
 	kernel    *netlink.Handle
 }
 
 // newTunnelHost opens a netlink socket in a namespace.
-func newTunnelHost(namespace string) (*tunnelHost, error) {
-	h := &tunnelHost{namespace: namespace}
+func newTunnelHost(opt Options) (*tunnelHost, error) {
+	h := &tunnelHost{namespace: opt.Namespace, monitor: opt.withDefaults().monitor}
 	err := h.within(func() (err error) {
 		h.kernel, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err

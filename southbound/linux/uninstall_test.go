@@ -21,7 +21,7 @@ func TestUninstallRemovesWhatIsOurs(t *testing.T) {
 	l := newWireLab(t, Options{})
 	ctx := context.Background()
 	l.must(l.networks().Create(ctx, "network/blue", &kv.Network{Table: 1007}))
-	node, err := newTunnelHost(l.host.Path())
+	node, err := newTunnelHost(Options{Namespace: l.host.Path()})
 	l.must(err)
 	t.Cleanup(node.close)
 	links, err := newNetworkLinks(node, newNetworkPeers(node))

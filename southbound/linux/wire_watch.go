@@ -15,10 +15,6 @@ import (
 	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
-// slowComparison is the period after which all wires are compared with the kernel. It
-// finds changes inside of the pods' namespaces, which are not announced here.
-const slowComparison = 20 * time.Second
-
 // watchBuffer is the size of the queue of announcements, large enough for those of a burst.
 const watchBuffer = 4 << 20
 
