@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -40,9 +41,15 @@ const (
 // egress is the descriptor of the value "egress". The rules are in chains of our own table;
 // other tables are neither read nor changed. Of several chains that rewrite the source of
 // a connection, the kernel uses the first that does.
-type egress struct{ nft *nft }
+type egress struct {
+	nft     *nft
+	monitor *monitor
+}
 
-var _ southbound.Descriptor = (*egress)(nil)
+var (
+	_ southbound.Descriptor = (*egress)(nil)
+	_ southbound.Watcher    = (*egress)(nil)
+)
 
 func (e *egress) Name() string { return "linux egress" }
 
@@ -239,6 +246,15 @@ func (e *egress) Retrieve(_ context.Context, wanted []controller.Value) ([]contr
 		}
 	}
 	return []controller.Value{{Key: kv.SinkEgress, Message: have}}, nil
+}
+
+// Watch calls changed when our table changes.
+func (e *egress) Watch(ctx context.Context, changed func(key string)) error {
+	return e.monitor.follow(ctx, changed, watch{
+		families: []int{unix.NETLINK_NETFILTER},
+		damaged:  func(a announcement) (key string, is bool) { return kv.SinkEgress, a.table == nftTable },
+		all:      kv.SinkEgress,
+	})
 }
 
 // sameEgress reports whether the rules of the kernel are those of a value.

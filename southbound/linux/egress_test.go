@@ -48,7 +48,7 @@ func newEgressLab(t testing.TB) *egressLab {
 	tables, err := openNFT(lab.node.net.Path())
 	lab.must(err)
 	t.Cleanup(func() { _ = tables.close() })
-	lab.egress = &egress{tables}
+	lab.egress = &egress{tables, newMonitor(lab.node.net.Path(), time.After)}
 	return lab
 }
 

@@ -33,7 +33,7 @@ func newForwardNode(t testing.TB, namespace string, allow bool) (*nodeDescriptor
 	}
 	t.Cleanup(func() { _ = tables.close() })
 	f := &forwardRules{
-		nft: tables, legacy: &legacyTables{tables.within}, allow: allow, log: slog.New(slog.DiscardHandler),
+		nft: tables, legacy: &legacyTables{func(f func() error) error { return rtnl.Within(namespace, f) }}, allow: allow, log: slog.New(slog.DiscardHandler),
 	}
 	return &nodeDescriptor{parts: []nodePart{f}}, f
 }

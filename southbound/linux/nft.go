@@ -15,8 +15,6 @@ import (
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 const (
@@ -29,12 +27,8 @@ const (
 
 // nft reads and writes the nftables of one network namespace.
 type nft struct {
-	path      string
 	namespace *os.File // nil: the process's
 }
-
-// within calls f in the namespace.
-func (n *nft) within(f func() error) error { return rtnl.Within(n.path, f) }
 
 // openNFT opens the namespace at path, "": the process's.
 func openNFT(path string) (*nft, error) {
@@ -45,7 +39,7 @@ func openNFT(path string) (*nft, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
-	return &nft{path, file}, nil
+	return &nft{file}, nil
 }
 
 func (n *nft) close() error {

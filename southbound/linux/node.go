@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -55,6 +56,7 @@ type nodeDescriptor struct {
 var (
 	_ southbound.Descriptor = (*nodeDescriptor)(nil)
 	_ southbound.Recreator  = (*nodeDescriptor)(nil)
+	_ southbound.Watcher    = (*nodeDescriptor)(nil)
 )
 
 // Notes returns what the administrator should know about the node, although it is not a
@@ -171,6 +173,19 @@ func (n *nodeDescriptor) Retrieve(_ context.Context, wanted []controller.Value) 
 		have = &kv.NodeNetwork{} // the difference is one that the value does not show
 	}
 	return []controller.Value{{Key: kv.SinkNode, Message: have}}, nil
+}
+
+// Watch calls changed when one of the node's own links, its addresses, or a firewall's
+// chain FORWARD change. The tables of iptables-legacy announce nothing: their changes are
+// found by the next resync.
+func (n *nodeDescriptor) Watch(ctx context.Context, changed func(key string)) error {
+	return n.host.monitor.follow(ctx, changed, watch{
+		families: []int{unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER},
+		damaged: func(a announcement) (key string, is bool) {
+			return kv.SinkNode, a.link.name == vxlanName || a.link.name == wireguardName || a.chain == forwardChain
+		},
+		all: kv.SinkNode,
+	})
 }
 
 // message returns a value as M.

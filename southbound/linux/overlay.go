@@ -50,7 +50,7 @@ func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error)
 			kv.Transport_VXLAN:     newVXLANPeers(host, link),
 			kv.Transport_WIREGUARD: newWireguardPeers(keyed),
 		}},
-		&egress{tables},
+		&egress{tables, opt.monitor},
 	}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -40,6 +41,7 @@ type tunnels struct {
 var (
 	_ southbound.Descriptor = (*tunnels)(nil)
 	_ southbound.Preparer   = (*tunnels)(nil)
+	_ southbound.Watcher    = (*tunnels)(nil)
 )
 
 func (t *tunnels) Name() string { return "linux tunnel" }
@@ -155,4 +157,24 @@ func (t *tunnels) Retrieve(_ context.Context, wanted []controller.Value) ([]cont
 		all = append(all, found...)
 	}
 	return all, nil
+}
+
+// Watch calls changed for each tunnel whose forwarding entry or neighbours another program
+// has changed. The peers of WireGuard can be changed by this process alone, or go with
+// their link.
+func (t *tunnels) Watch(ctx context.Context, changed func(key string)) error {
+	return t.host.monitor.follow(ctx, changed, watch{damaged: t.damaged})
+}
+
+func (t *tunnels) damaged(a announcement) (key string, is bool) {
+	peers, ok := t.peers[kv.Transport_VXLAN].(*vxlanPeers)
+	if !ok || a.kind != unix.RTM_NEWNEIGH && a.kind != unix.RTM_DELNEIGH {
+		return "", false
+	}
+	for _, p := range append(t.networks.all(), peers) {
+		if key, is := p.damaged(a); is {
+			return key, true
+		}
+	}
+	return "", false
 }

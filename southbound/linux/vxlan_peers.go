@@ -417,3 +417,19 @@ func sameAddrs(all []netip.Addr, texts []string) bool {
 	return len(all) == len(texts) &&
 		!slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(texts, a.String()) })
 }
+
+// damaged returns the key of the value whose entry has changed.
+func (v *vxlanPeers) damaged(a announcement) (key string, is bool) {
+	ip, mac, gone := a.object.prefix.Addr().Unmap(), a.object.mac.String(), a.kind == unix.RTM_DELNEIGH
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if int(a.object.index) != v.at || !ip.IsValid() {
+		return "", false
+	}
+	if a.family == unix.AF_BRIDGE {
+		owned, known := v.byMAC[mac]
+		return owned.key, known && (gone || owned.dst != ip)
+	}
+	owned, known := v.byAddr[ip]
+	return owned.key, known && (gone || !a.usual || owned.mac != mac)
+}

@@ -42,7 +42,6 @@ func threads() exceptions {
 		"cmd/cadastre/progress.go: go":                                "draws the progress of a verb; ended and awaited by end",
 		"cmd/cadastre/release.go: go":                                 "a read from the terminal cannot be cancelled; it ends with the process",
 		"southbound/linux/uplink_watch.go: go":                        "compares all addresses from time to time; ended and awaited by Watch",
-		"southbound/linux/tunnel_watch.go: go":                        "the second of two watches of the node; awaited by Watch",
 		"southbound/linux/tunnel_watch.go: AfterFunc":                 "ends a watch of the kernel with its context; stopped when the watch ends",
 		"witness/kernel/thread.go: go":                                "a thread that enters network namespaces, and ends if it cannot go back; awaited by Read",
 		"southbound/background.go: Go":                                "a watch of the actual state; awaited by Run",
