@@ -61,9 +61,9 @@
 // host end is down, and no packet from or to the pod passes. Sweep removes detached links in
 // batches. A custom network has a table, and one rule for each wire that is in it.
 //
-// Watch announces what the node's network namespace shows. What another program changes
-// inside of a pod's namespace is found by a comparison of all wires every 20 seconds. An MTU
-// or MAC that a chained plugin sets is changed back.
+// What another program changes inside of a pod's namespace is not announced. It is found by a
+// comparison of all wires every 20 seconds. An MTU or MAC that a chained plugin sets is
+// changed back.
 //
 // The pods' lo is set up by the runtime, with the CNI plugin loopback. IPv6 is turned on for
 // a link that gets an IPv6 address.
@@ -81,6 +81,14 @@
 // uplink is not made, the rules of its addresses reject their packets. Proxy neighbours and
 // settings are compared every 20 seconds: the kernel does not announce their changes. The
 // tables of uplinks are above kv.UplinkTables, which marks the rules and routes in them.
+//
+// # Announcements
+//
+//	kernel -- route, nftables --> monitor --> Watch of each descriptor --> keys of damaged values
+//
+// One rtnl.Monitor has a socket for links, addresses, neighbours, routes and rules, and one for
+// nftables. It decodes an announcement once. Each descriptor says which of its values the
+// announcement damages. If announcements are lost, all values may be damaged.
 //
 // # Rights
 //

@@ -16,7 +16,6 @@ func threads() exceptions {
 	return exceptions{
 		"ipam/datastore/jsonfile.go: Go":                              "closes a file that nothing is read from or written to; the next write but one waits for it",
 		"internal/rtnl/monitor.go: go":                                "reads the announcements of a subscription; ended and awaited by its last follower",
-		"southbound/linux/wire_watch.go: AfterFunc":                   "ends the wait for announcements with the context; stopped by Watch",
 		"plugins/ipam/claimers.go: AfterFunc":                         "tries again what a full queue refused; ends with the event loop",
 		"agent/run.go: Go":                                            "all parts of the agent start here and are awaited here",
 		"cmd/cadastre-docker-plugin/run.go: Go":                       "the plugin's parts, awaited in serve",
@@ -41,8 +40,6 @@ func threads() exceptions {
 		"operator/ksr/ksr.go: Go":                                     "one feed for each kind; awaited by Run",
 		"cmd/cadastre/progress.go: go":                                "draws the progress of a verb; ended and awaited by end",
 		"cmd/cadastre/release.go: go":                                 "a read from the terminal cannot be cancelled; it ends with the process",
-		"southbound/linux/uplink_watch.go: go":                        "compares all addresses from time to time; ended and awaited by Watch",
-		"southbound/linux/tunnel_watch.go: AfterFunc":                 "ends a watch of the kernel with its context; stopped when the watch ends",
 		"witness/kernel/thread.go: go":                                "a thread that enters network namespaces, and ends if it cannot go back; awaited by Read",
 		"southbound/background.go: Go":                                "a watch of the actual state; awaited by Run",
 		"httpserver/httpserver.go: AfterFunc":                         "shuts the server down when its context ends; awaited by Serve",
