@@ -73,7 +73,7 @@ func (f *forwarding) retrieve(_, wanted *kv.NodeNetwork) (partState, error) {
 // on reports whether forwarding is on for families.
 func (f *forwarding) on(families []byte) (on bool, err error) {
 	on = true
-	err = f.within(func() error {
+	err = rtnl.Within(f.namespace, func() error {
 		for _, family := range families {
 			have, err := readSetting(f.setting(family))
 			if err != nil {
@@ -91,7 +91,7 @@ func (f *forwarding) create(value *kv.NodeNetwork) error { return f.turnOn(podFa
 // turnOn turns forwarding on for families. A setting that is on is not written, so /proc/sys
 // may be read-only then.
 func (f *forwarding) turnOn(families []byte) error {
-	return f.within(func() error {
+	return rtnl.Within(f.namespace, func() error {
 		for _, family := range families {
 			name := f.setting(family)
 			if have, err := readSetting(name); err == nil && have != "1" && name == forwarding6 {
@@ -103,15 +103,6 @@ func (f *forwarding) turnOn(families []byte) error {
 		}
 		return nil
 	})
-}
-
-func (f *forwarding) within(do func() error) error {
-	ns, err := rtnl.Open(f.namespace)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ns.Close() }()
-	return ns.Do(do)
 }
 
 // warnAdvertised names the links with a default route that a router has advertised: with
