@@ -10,10 +10,12 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// ErrOverrun means that announcements were lost: anything may have changed.
+var ErrOverrun = errors.New("the kernel's announcements have overrun their queue")
 
 // announcementBuffer is the size of the queue of a subscription, large enough for the
 // announcements of a resync.
@@ -43,10 +45,9 @@ type Monitor[A any] struct {
 
 // subscription is the socket of a family with its followers.
 type subscription[A any] struct {
+	Source[A]
 	monitor   *Monitor[A]
-	source    Source[A]
 	file      *os.File
-	raw       syscall.RawConn
 	followers []*Follower[A] // replaced, not changed: the reader may have the former ones
 	ended     chan struct{}
 }
@@ -57,134 +58,116 @@ func NewMonitor[A any](path string, sources ...Source[A]) *Monitor[A] {
 	return &Monitor[A]{path: path, sources: sources, subscriptions: map[int]*subscription[A]{}}
 }
 
-// News is an announcement, or tells that some were lost: then anything may have changed.
+// News is an announcement or an error: ErrOverrun, or the reason why no more news come.
 type News[A any] struct {
 	Announcement A
-	Lost         bool
+	Err          error
 }
 
 // Follower receives announcements. It reads News until it is closed, as all other followers
 // wait for it.
 type Follower[A any] struct {
-	News   <-chan News[A]
-	Failed <-chan error // has an element after a failure: no more news come of a family
-
-	news          chan News[A]
-	failed        chan error
+	News          chan News[A]
 	left          chan struct{}
 	subscriptions []*subscription[A]
 }
 
 // Follow subscribes to families. Whatever changes after its return is announced.
 func (m *Monitor[A]) Follow(families ...int) (*Follower[A], error) {
-	f := &Follower[A]{
-		news:   make(chan News[A]),
-		failed: make(chan error, len(families)),
-		left:   make(chan struct{}),
-	}
-	f.News, f.Failed = f.news, f.failed
+	m.mu.Lock()
+	f := &Follower[A]{News: make(chan News[A]), left: make(chan struct{})}
+	var err error
 	for _, family := range families {
-		if err := m.join(family, f); err != nil {
-			f.Close()
-			return nil, err
+		s := m.subscriptions[family]
+		if s == nil {
+			s, err = m.subscribe(family)
 		}
+		if err != nil {
+			m.mu.Unlock()
+			f.Close()
+			return nil, fmt.Errorf("subscribe to netlink family %d: %w", family, err)
+		}
+		s.followers = append(slices.Clip(s.followers), f)
+		f.subscriptions = append(f.subscriptions, s)
 	}
+	m.mu.Unlock()
 	return f, nil
 }
 
-// join adds a follower to the subscription of a family. The first one opens it.
-func (m *Monitor[A]) join(family int, f *Follower[A]) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.subscriptions[family]
-	if s == nil {
-		i := slices.IndexFunc(m.sources, func(source Source[A]) bool { return source.Family == family })
-		if i < 0 {
-			return fmt.Errorf("netlink family %d is not one of this monitor", family)
-		}
-		s = &subscription[A]{monitor: m, source: m.sources[i], ended: make(chan struct{})}
-		if err := s.open(m.path); err != nil {
-			return fmt.Errorf("subscribe to netlink family %d: %w", family, err)
-		}
-		m.subscriptions[family] = s
-		go s.run()
+// subscribe opens the subscription of a family.
+func (m *Monitor[A]) subscribe(family int) (*subscription[A], error) {
+	i := slices.IndexFunc(m.sources, func(s Source[A]) bool { return s.Family == family })
+	if i < 0 {
+		return nil, errors.New("it is not one of this monitor")
 	}
-	s.followers = append(slices.Clip(s.followers), f)
-	f.subscriptions = append(f.subscriptions, s)
-	return nil
+	s := &subscription[A]{Source: m.sources[i], monitor: m, ended: make(chan struct{})}
+	err := Within(m.path, func() (err error) {
+		s.file, err = listen(family, s.Groups)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.subscriptions[family] = s
+	go s.run()
+	return s, nil
+}
+
+// listen opens a socket that receives the announcements of groups.
+func listen(family int, groups []int) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, family)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	file := os.NewFile(uintptr(fd), "netlink")
+	err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, announcementBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, announcementBuffer) // as much as the system allows
+	}
+	for _, group := range groups {
+		joined := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+		err = errors.Join(err, os.NewSyscallError("setsockopt", joined))
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 // Close ends the news. The last follower of a subscription ends and awaits it.
 func (f *Follower[A]) Close() {
 	close(f.left)
 	for _, s := range f.subscriptions {
-		s.leave(f)
-	}
-}
-
-func (s *subscription[A]) leave(f *Follower[A]) {
-	m := s.monitor
-	m.mu.Lock()
-	s.followers = slices.DeleteFunc(slices.Clone(s.followers), func(x *Follower[A]) bool { return x == f })
-	last := len(s.followers) == 0
-	if last {
-		m.drop(s)
-	}
-	m.mu.Unlock()
-	if last {
-		_ = s.file.Close() // the reader ends by that
-		<-s.ended
+		m := s.monitor
+		m.mu.Lock()
+		s.followers = slices.DeleteFunc(slices.Clone(s.followers), func(x *Follower[A]) bool { return x == f })
+		last := len(s.followers) == 0
+		if last {
+			m.drop(s)
+		}
+		m.mu.Unlock()
+		if last {
+			_ = s.file.Close() // the reader ends by that
+			<-s.ended
+		}
 	}
 }
 
 // drop makes the next follower of the family open another subscription.
 func (m *Monitor[A]) drop(s *subscription[A]) {
-	if m.subscriptions[s.source.Family] == s {
-		delete(m.subscriptions, s.source.Family)
+	if m.subscriptions[s.Family] == s {
+		delete(m.subscriptions, s.Family)
 	}
 }
 
-// open opens the socket in the network namespace of a path.
-func (s *subscription[A]) open(path string) error {
-	const flags = unix.SOCK_RAW | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
-	var fd int
-	err := Within(path, func() (err error) {
-		fd, err = unix.Socket(unix.AF_NETLINK, flags, s.source.Family)
-		return os.NewSyscallError("socket", err)
-	})
-	if err != nil {
-		return err
-	}
-	s.file = os.NewFile(uintptr(fd), "netlink")
-	err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, announcementBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, announcementBuffer) // as much as the system allows
-	}
-	for _, group := range s.source.Groups {
-		joined := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
-		err = errors.Join(err, os.NewSyscallError("setsockopt", joined))
-	}
-	if err == nil {
-		s.raw, err = s.file.SyscallConn()
-	}
-	if err != nil {
-		return errors.Join(err, s.file.Close())
-	}
-	return nil
-}
-
-// run reads announcements until the last follower leaves, or until a failure, of which it tells
-// all followers.
+// run reads announcements until the last follower leaves, or until a failure.
 func (s *subscription[A]) run() {
 	defer close(s.ended)
 	err := s.read()
 	s.monitor.mu.Lock()
 	s.monitor.drop(s)
-	followers := s.followers
 	s.monitor.mu.Unlock()
-	for _, f := range followers {
-		f.failed <- err
-	}
+	s.tell(News[A]{Err: err})
 }
 
 func (s *subscription[A]) read() (err error) {
@@ -193,35 +176,40 @@ func (s *subscription[A]) read() (err error) {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
-	if err := s.begin(); err != nil {
-		return err
-	}
 	packet := make([]byte, replySize)
-	for {
-		n, err := s.receive(packet)
-		lost := errors.Is(err, unix.ENOBUFS) || n > len(packet)
-		if err != nil && !lost {
-			return err
+	for err = s.begin(); err == nil; {
+		n, failed := s.file.Read(packet)
+		if failed == nil {
+			failed = Messages(packet[:n], s.pass)
+		} else if !errors.Is(failed, unix.ENOBUFS) {
+			return failed
 		}
-		if !lost {
-			lost = Messages(packet[:n], s.pass) != nil
-		}
-		if lost {
+		if failed != nil { // also a packet that is larger than the buffer
 			s.drain(packet)
-			if err := s.begin(); err != nil {
-				return err
-			}
-			s.tell(News[A]{Lost: true})
+			err = s.begin()
+			s.tell(News[A]{Err: ErrOverrun})
 		}
 	}
+	return err
+}
+
+func (s *subscription[A]) begin() error {
+	if s.Begin == nil {
+		return nil
+	}
+	return s.Begin()
 }
 
 // drain empties the queue. After an overrun the kernel drops all announcements until then, and
 // does not tell of them.
 func (s *subscription[A]) drain(packet []byte) {
-	_ = s.raw.Read(func(fd uintptr) bool { // an error comes again with the next packet
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return // the file is closed
+	}
+	_ = raw.Read(func(fd uintptr) bool { // an error comes again with the next packet
 		for {
-			_, _, err := unix.Recvfrom(int(fd), packet, 0)
+			_, err := unix.Read(int(fd), packet)
 			if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
 				return true
 			}
@@ -229,38 +217,9 @@ func (s *subscription[A]) drain(packet []byte) {
 	})
 }
 
-func (s *subscription[A]) begin() error {
-	if s.source.Begin == nil {
-		return nil
-	}
-	return s.source.Begin()
-}
-
-// receive reads a packet of the kernel, and returns its size, which may exceed that of the buffer.
-func (s *subscription[A]) receive(packet []byte) (n int, err error) {
-	for {
-		var from unix.Sockaddr
-		closed := s.raw.Read(func(fd uintptr) bool {
-			n, from, err = unix.Recvfrom(int(fd), packet, unix.MSG_TRUNC)
-			return !errors.Is(err, unix.EAGAIN)
-		})
-		switch {
-		case closed != nil:
-			return 0, closed
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return 0, os.NewSyscallError("recvfrom", err)
-		}
-		if a, ok := from.(*unix.SockaddrNetlink); ok && a.Pid == 0 {
-			return n, nil
-		}
-	}
-}
-
 // pass decodes an announcement and passes it on.
 func (s *subscription[A]) pass(kind, _ uint16, _ uint32, body []byte) (more bool, err error) {
-	if a, ok := s.source.Decode(kind, body); ok {
+	if a, ok := s.Decode(kind, body); ok {
 		s.tell(News[A]{Announcement: a})
 	}
 	return true, nil
@@ -273,7 +232,7 @@ func (s *subscription[A]) tell(news News[A]) {
 	s.monitor.mu.Unlock()
 	for _, f := range followers {
 		select {
-		case f.news <- news:
+		case f.News <- news:
 		case <-f.left:
 		}
 	}

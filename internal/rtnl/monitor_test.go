@@ -142,7 +142,7 @@ func TestAnOverrunIsToldToAllFollowers(t *testing.T) {
 	defer b.Close()
 	l.add(0, 20000)
 	first := rtnl.News[netip.Addr]{Announcement: netip.MustParseAddr("10.0.0.0")}
-	for _, want := range []rtnl.News[netip.Addr]{first, {Lost: true}} {
+	for _, want := range []rtnl.News[netip.Addr]{first, {Err: rtnl.ErrOverrun}} {
 		for _, f := range []*rtnl.Follower[netip.Addr]{a, b} {
 			l.Eventually(f.News, "10s").Should(Receive(Equal(want)))
 		}
@@ -160,7 +160,9 @@ func TestAFailureIsToldToAllFollowers(t *testing.T) {
 	l.clumsy.Store(true)
 	l.add(0, 1)
 	for _, f := range []*rtnl.Follower[netip.Addr]{a, b} {
-		l.Eventually(f.Failed).Should(Receive(MatchError(ContainSubstring("panic: index out of range"))))
+		news := rtnl.News[netip.Addr]{}
+		l.Eventually(f.News).Should(Receive(&news))
+		l.Expect(news.Err).To(MatchError(ContainSubstring("panic: index out of range")))
 	}
 	l.clumsy.Store(false)
 	c := l.follow()
@@ -173,7 +175,7 @@ func TestAFailureIsToldToAllFollowers(t *testing.T) {
 
 func TestWhatCannotBeFollowed(t *testing.T) {
 	l := newRouteLab(t)
-	for family, text := range map[int]string{998: "netlink family 998 is not one of this monitor", 999: "subscribe to netlink family 999: socket"} {
+	for family, text := range map[int]string{998: "subscribe to netlink family 998: it is not one of this monitor", 999: "subscribe to netlink family 999: socket"} {
 		_, err := l.Follow(unix.NETLINK_ROUTE, family)
 		l.Expect(err).To(MatchError(HavePrefix(text)))
 		l.Expect(l.subscribed()).To(BeZero(), "the subscription to the other family has ended")

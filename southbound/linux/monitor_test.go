@@ -277,3 +277,36 @@ func TestEachKindComparesAllAfterAnOverrun(t *testing.T) {
 	delete(want, "linux egress") // its queue has no overrun
 	w.Eventually(w.notices, "10s").Should(Equal(want))
 }
+
+// TestAWatchEndsByItsContextOrByAFailure compares slowly until then.
+func TestAWatchEndsByItsContextOrByAFailure(t *testing.T) {
+	g := NewWithT(t)
+	timers, told, ended := make(chan chan time.Time, 1), make(chan string), make(chan error)
+	m := newMonitor("", func(time.Duration) <-chan time.Time {
+		timer := make(chan time.Time)
+		timers <- timer
+		return timer
+	})
+	damaged := func(announcement) (key string, is bool) { return "", false }
+	follow := func(ctx context.Context, w watch) {
+		ended <- m.follow(ctx, func(key string) { told <- key }, w)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	go follow(ctx, watch{damaged: damaged, all: "all", slowly: true, late: true})
+	for range 3 {
+		timer := <-timers
+		timer <- time.Time{}
+		g.Expect(<-told).To(Equal("all"))
+	}
+	<-timers
+	stop()
+	g.Expect(<-ended).To(Succeed())
+	m.Monitor = rtnl.NewMonitor("", rtnl.Source[announcement]{
+		Family: unix.NETLINK_ROUTE,
+		Begin:  func() error { return errors.New("no links can be listed") },
+	})
+	go follow(t.Context(), watch{damaged: damaged, late: true})
+	g.Expect(<-ended).To(MatchError("watch the kernel: no links can be listed"))
+	go follow(t.Context(), watch{damaged: damaged, families: []int{unix.NETLINK_NETFILTER}})
+	g.Expect(<-ended).To(MatchError(HavePrefix("watch the kernel: subscribe to netlink family 12")))
+}

@@ -49,7 +49,6 @@ func networkVNI(name string) uint32 {
 type networkLinks struct {
 	host  *tunnelHost
 	peers *networkPeers
-	ns    *rtnl.Namespace
 	rules *rtnl.Socket
 }
 
@@ -60,19 +59,16 @@ var (
 )
 
 func newNetworkLinks(host *tunnelHost, peers *networkPeers) (*networkLinks, error) {
-	ns, err := rtnl.Open(host.namespace)
-	if err != nil {
-		return nil, err
-	}
-	s, err := ns.Dial()
-	if err != nil {
-		return nil, errors.Join(err, ns.Close())
-	}
-	return &networkLinks{host, peers, ns, s}, nil
+	n := &networkLinks{host: host, peers: peers}
+	err := host.within(func() (err error) {
+		n.rules, err = rtnl.Dial(unix.NETLINK_ROUTE)
+		return err
+	})
+	return n, err
 }
 
-// close closes the sockets. The links stay.
-func (n *networkLinks) close() error { return errors.Join(n.rules.Close(), n.ns.Close()) }
+// close closes the socket. The links stay.
+func (n *networkLinks) close() error { return n.rules.Close() }
 
 func (n *networkLinks) Name() string { return "linux network link" }
 
@@ -158,7 +154,7 @@ func (n *networkLinks) Create(_ context.Context, key string, value proto.Message
 
 func (n *networkLinks) apply(want networkLink) error {
 	const setting = "net.ipv4.conf.all.rp_filter"
-	err := n.ns.Do(func() error {
+	err := n.host.within(func() error {
 		if have, err := readSetting(setting); err != nil || have != "1" {
 			return err
 		}

@@ -5,6 +5,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -85,15 +86,16 @@ func (m *monitor) follow(ctx context.Context, changed func(key string), w watch)
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-follower.Failed:
-			return fmt.Errorf("watch the kernel: %w", err)
 		case <-due:
 			due = m.after(slowComparison)
 			changed(w.all)
 		case news := <-follower.News:
-			if news.Lost {
+			switch key, is := w.damaged(news.Announcement); {
+			case errors.Is(news.Err, rtnl.ErrOverrun):
 				changed(w.all)
-			} else if key, is := w.damaged(news.Announcement); is {
+			case news.Err != nil:
+				return fmt.Errorf("watch the kernel: %w", news.Err)
+			case is:
 				changed(key)
 			}
 		}
@@ -130,7 +132,7 @@ func (n linkNames) decode(kind uint16, body []byte) (a announcement, ok bool) {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		a.link, ok = parseLink(body)
 		n[a.link.index] = a.link.name
-		if kind == unix.RTM_DELLINK && a.family == unix.AF_UNSPEC { // not a port that leaves its bridge
+		if kind == unix.RTM_DELLINK {
 			delete(n, a.link.index)
 		}
 		return a, ok
