@@ -146,6 +146,11 @@ func TestChangesOfTunnelsAreNoticed(t *testing.T) {
 		})
 		seen.awaits(t, peer.tunnelKey(), "a neighbour has another MAC address")
 		repair()
+		do(netlink.NeighSet, &netlink.Neigh{
+			LinkIndex: index, IP: net.ParseIP(ip), State: netlink.NUD_STALE, HardwareAddr: mac,
+		})
+		seen.awaits(t, peer.tunnelKey(), "a neighbour is not permanent")
+		repair()
 	}
 	// what this process does itself is not announced
 	after := other.tunnel(kv.Transport_VXLAN)

@@ -225,6 +225,13 @@ func TestDamageIsAnnounced(t *testing.T) {
 			<-keys
 		}
 	}
+	l.must(l.networks().Create(ctx, "network/blue", &kv.Network{Name: "blue", Table: 1007}))
+	apart := l.podOf("blue", 1007, 700)
+	l.create(apart)
+	for _, family := range []string{"-4", "-6"} {
+		command(t, l.host.Path(), "ip", family, "rule", "del", "iif", apart.value.Wire.HostIfName, "lookup", "1007")
+		l.Eventually(keys).Should(Receive(Equal(apart.key)), "a rule of a custom network is removed")
+	}
 }
 
 func TestUpdatesChangeOnlyWhatDiffers(t *testing.T) {
