@@ -294,19 +294,19 @@ func TestAWatchEndsByItsContextOrByAFailure(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	go follow(ctx, watch{damaged: damaged, all: "all", slowly: true, late: true})
 	for range 3 {
-		timer := <-timers
+		var timer chan time.Time
+		g.Eventually(timers).Should(Receive(&timer))
 		timer <- time.Time{}
-		g.Expect(<-told).To(Equal("all"))
+		g.Eventually(told).Should(Receive(Equal("all")))
 	}
-	<-timers
 	stop()
-	g.Expect(<-ended).To(Succeed())
+	g.Eventually(ended).Should(Receive(BeNil()))
 	m.Monitor = rtnl.NewMonitor("", rtnl.Source[announcement]{
 		Family: unix.NETLINK_ROUTE,
 		Begin:  func() error { return errors.New("no links can be listed") },
 	})
 	go follow(t.Context(), watch{damaged: damaged, late: true})
-	g.Expect(<-ended).To(MatchError("watch the kernel: no links can be listed"))
+	g.Eventually(ended).Should(Receive(MatchError("watch the kernel: no links can be listed")))
 	go follow(t.Context(), watch{damaged: damaged, families: []int{unix.NETLINK_NETFILTER}})
-	g.Expect(<-ended).To(MatchError(HavePrefix("watch the kernel: subscribe to netlink family 12")))
+	g.Eventually(ended).Should(Receive(MatchError(HavePrefix("watch the kernel: subscribe to netlink family 12"))))
 }

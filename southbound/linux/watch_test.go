@@ -188,3 +188,28 @@ func TestChangesOfOurTableAreNoticed(t *testing.T) {
 		t.Fatal("the table is there")
 	}
 }
+
+func TestChangesOfTheLinkOfAnUplinkAreNoticed(t *testing.T) {
+	g := NewWithT(t)
+	mac := hardware{2, 0x77, 0, 0, 1, 1}
+	link := hostLink{linkID: linkID{7, "ens1"}, mac: mac, up: true}
+	u := &uplinks{known: &uplinkLinks{byInterface: map[string]uplinkLink{"eni-1": {linkID: link.linkID, mac: mac, up: true}}}}
+	for what, x := range map[string]struct {
+		kind   uint16
+		change func(*hostLink)
+		told   bool
+	}{
+		"it is as it was":             {unix.RTM_NEWLINK, func(*hostLink) {}, false},
+		"it is down":                  {unix.RTM_NEWLINK, func(l *hostLink) { l.up = false }, true},
+		"it is renamed":               {unix.RTM_NEWLINK, func(l *hostLink) { l.name = "enX9" }, true},
+		"it has another MAC address":  {unix.RTM_NEWLINK, func(l *hostLink) { l.mac[5]++ }, true},
+		"another one has its address": {unix.RTM_NEWLINK, func(l *hostLink) { l.index++ }, true},
+		"another link":                {unix.RTM_NEWLINK, func(l *hostLink) { l.index++; l.mac[5]++ }, false},
+		"it is gone":                  {unix.RTM_DELLINK, func(*hostLink) {}, true},
+	} {
+		changed := link
+		x.change(&changed)
+		_, is := u.damaged(announcement{kind: x.kind, link: changed})
+		g.Expect(is).To(Equal(x.told), what)
+	}
+}
