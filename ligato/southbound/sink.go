@@ -7,10 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -19,6 +17,8 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
+	"github.com/cadastre/cadastre/witness/kernel"
 )
 
 // Sink is a controller.Sink over a KVScheduler.
@@ -115,15 +115,16 @@ func (s *Sink) plan(txn controller.Transaction) (map[string]item, controller.Val
 	return next, failed
 }
 
-// hasEnded reports whether m is a pod with a wire whose network namespace has ended. The
-// runtime's DEL is still to come.
+// hasEnded reports whether m is a pod with a wire whose network namespace has ended. Its path
+// may name something else since. The runtime's DEL is still to come.
 func hasEnded(m proto.Message) bool {
 	pod, ok := m.(*kv.PodNetwork)
 	if !ok || pod.GetWire() == nil {
 		return false
 	}
-	_, err := os.Stat(pod.GetWire().GetNetns())
-	return errors.Is(err, fs.ErrNotExist)
+	recorded := pod.GetWire().GetNamespace().ID()
+	id, err := kernel.Identify(pod.GetWire().GetNetns(), recorded.Boot)
+	return errors.Is(err, rtnl.ErrNone) || err == nil && id.IsNot(recorded)
 }
 
 // update brings Ligato from the values of before to the wanted ones. Routes and neighbours
