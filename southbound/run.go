@@ -38,7 +38,8 @@ type run struct {
 type step struct {
 	it            *item
 	before, after proto.Message
-	stood         bool // before only stood in for a pending value
+	stood         bool  // before only stood in for a pending value
+	doubt         doubt // of before, if the change has failed
 }
 
 func (s *Scheduler) begin(ctx context.Context, reverts bool) *run {
@@ -225,11 +226,11 @@ func (r *run) make(it *item, m proto.Message) error {
 	})
 	if err != nil {
 		if unknown(err) {
-			err = r.left(step{it, it.made, m, it.stands}, err)
+			err = r.left(step{it, it.made, m, it.stands, it.doubt}, err)
 		}
 		return err
 	}
-	r.steps = append(r.steps, step{it, it.made, m, it.stands})
+	r.steps = append(r.steps, step{it: it, before: it.made, after: m, stood: it.stands})
 	r.done(it, m)
 	return nil
 }
@@ -243,25 +244,36 @@ func unknown(err error) bool {
 // reverts undoes it in its turn, others at once. left returns the error of the call, with that
 // of the undoing.
 func (r *run) left(st step, err error) error {
-	it, known := st.it, st.it.doubt == sure
+	it := st.it
 	r.setMade(it, st.after)
 	it.doubt = broken
 	if r.reverts {
 		r.steps = append(r.steps, st)
 		return err
 	}
-	// What was made before may not be known either, or only described by Retrieve: the next
-	// attempt makes all of the value then.
+	// What was made before may not be known either, or only described by Retrieve.
 	possible := func() error { return it.kind.Validate(it.key, st.before) }
-	if !known || st.before != nil && guard(possible) != nil {
-		return err
+	if st.doubt == sure && (st.before == nil || guard(possible) == nil) {
+		undo := guard(func() error { return r.undoStep(context.WithoutCancel(r.ctx), st) })
+		if undo == nil {
+			r.setMade(it, st.before)
+			return err
+		}
+		err = errors.Join(err, fmt.Errorf("undo: %w", undo))
 	}
-	undo := guard(func() error { return r.undoStep(context.WithoutCancel(r.ctx), st) })
-	if undo != nil {
-		return errors.Join(err, fmt.Errorf("undo: %w", undo))
+	if st.before != nil {
+		r.unsure(st)
 	}
-	r.setMade(it, st.before)
 	return err
+}
+
+// unsure records that a failed change may have been made or not. Values that use it stay, and
+// the next attempt makes all of it.
+func (r *run) unsure(st step) {
+	it := st.it
+	r.setMade(it, st.before)
+	it.doubt = max(st.doubt, unread)
+	it.uses = r.s.relate(it, it.uses, slices.Concat(it.uses, it.dependencies(st.after)))
 }
 
 // done records that m is made.
@@ -326,7 +338,7 @@ func (r *run) remove(it *item) {
 			r.fail(it, err)
 			return
 		}
-		r.steps = append(r.steps, step{it, it.made, nil, it.stands}) // also if it fails halfway
+		r.steps = append(r.steps, step{it: it, before: it.made, stood: it.stands}) // also if it fails halfway
 		remove := func(ctx context.Context) error { return it.kind.Delete(ctx, it.key, it.made) }
 		if err := r.call("delete", it.kind, it.key, remove); err != nil {
 			it.doubt = broken
@@ -387,6 +399,9 @@ func (r *run) fail(it *item, err error) {
 	r.stopped = r.stopped || r.reverts
 }
 
+// errUnknown is the reason why a failed change of a value in doubt is not undone.
+var errUnknown = errors.New("what was made before it is not known")
+
 // undo undoes all steps in the opposite order, and restores what was wanted. It does not
 // end with the context. It does not put back values that were not wanted before either.
 func (r *run) undo() error {
@@ -395,6 +410,11 @@ func (r *run) undo() error {
 	for _, st := range slices.Backward(r.steps) {
 		it := st.it
 		if before := r.before[it]; it.wanted == nil && before.wanted == nil && before.made != nil {
+			continue
+		}
+		if st.before != nil && st.doubt != sure {
+			r.unsure(st)
+			errs = append(errs, &controller.RemainError{Key: it.key, Err: errUnknown})
 			continue
 		}
 		if err := guard(func() error { return r.undoStep(ctx, st) }); err != nil {

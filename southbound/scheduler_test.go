@@ -382,17 +382,46 @@ func TestAFailedCallIsUndone(t *testing.T) {
 			if c.undo == nil {
 				g.Expect(w.values["a/1"]).To(Equal(c.is))
 			} else {
-				g.Expect(s.Status().Made).To(BeZero())
+				made := 0
+				if c.before != "" {
+					made = 1 // values that use it stay
+				}
+				g.Expect(s.Status().Made).To(Equal(made))
 				w.fault = func(string, string) error { return errInjected }
 				now = now.Add(time.Second)
 				g.Expect(s.retryDue(t.Context())).To(BeEmpty())
 				g.Expect(w.lines()).To(Equal([]string{"create a/1"}), "what was made before is not known: there is nothing to go back to")
+				g.Expect(s.Status().Made).To(Equal(made))
 			}
 			w.fault = nil
 			now = now.Add(time.Second)
 			g.Expect(s.retryDue(t.Context())).To(BeEmpty())
 			g.Expect(w.lines()).To(Equal([]string{c.later}))
 			g.Expect(w.values["a/1"]).To(Equal(c.value))
+		})
+	}
+}
+
+// A change that fails, and that cannot be undone, takes nothing away from those that use the value.
+func TestUsersOfAFailedChangeStay(t *testing.T) {
+	for name, before := range map[string]string{"made here": "x", "found by Retrieve": "bad as nobody makes it"} {
+		t.Run(name, func(t *testing.T) {
+			g, w := NewWithT(t), newWorld()
+			s := New(Options{}, w.parts()...)
+			w.values["a/1"], w.values["c/1"] = before, "z needs a/1"
+			w.torn = true
+			w.fault = func(op, _ string) error {
+				if op == "update" {
+					return errInjected
+				}
+				return nil
+			}
+			g.Expect(s.Commit(t.Context(), resync(is("a/1", "y"), is("c/1", "z needs a/1")))).NotTo(Succeed())
+			g.Expect(w.values["c/1"]).To(Equal("z needs a/1"))
+			g.Expect(w.log).NotTo(ContainElement(ContainSubstring("c/1")))
+			w.fault = nil
+			g.Expect(s.Commit(t.Context(), update(is("a/1", "y")))).To(Succeed())
+			g.Expect(w.values).To(Equal(map[string]string{"a/1": "y", "c/1": "z needs a/1"}))
 		})
 	}
 }
