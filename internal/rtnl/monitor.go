@@ -41,6 +41,7 @@ type Monitor[A any] struct {
 
 	mu            sync.Mutex
 	subscriptions map[int]*subscription[A] // by family
+	ended         map[int]chan struct{}    // by family: closed when the last reader has ended
 }
 
 // subscription is the socket of a family with its followers.
@@ -49,13 +50,17 @@ type subscription[A any] struct {
 	monitor   *Monitor[A]
 	file      *os.File
 	followers []*Follower[A] // replaced, not changed: the reader may have the former ones
+	before    chan struct{}  // closed when the reader of the subscription before has ended
 	ended     chan struct{}
 }
 
 // NewMonitor returns a monitor of the network namespace of a path; "" is that of the caller of
 // Follow. Each source has a family of its own.
 func NewMonitor[A any](path string, sources ...Source[A]) *Monitor[A] {
-	return &Monitor[A]{path: path, sources: sources, subscriptions: map[int]*subscription[A]{}}
+	return &Monitor[A]{
+		path: path, sources: sources,
+		subscriptions: map[int]*subscription[A]{}, ended: map[int]chan struct{}{},
+	}
 }
 
 // News is an announcement or an error: ErrOverrun, or the reason why no more news come.
@@ -100,7 +105,7 @@ func (m *Monitor[A]) subscribe(family int) (*subscription[A], error) {
 	if i < 0 {
 		return nil, errors.New("it is not one of this monitor")
 	}
-	s := &subscription[A]{Source: m.sources[i], monitor: m, ended: make(chan struct{})}
+	s := &subscription[A]{Source: m.sources[i], monitor: m, before: m.ended[family], ended: make(chan struct{})}
 	err := Within(m.path, func() (err error) {
 		s.file, err = listen(family, s.Groups)
 		return err
@@ -108,7 +113,7 @@ func (m *Monitor[A]) subscribe(family int) (*subscription[A], error) {
 	if err != nil {
 		return nil, err
 	}
-	m.subscriptions[family] = s
+	m.subscriptions[family], m.ended[family] = s, s.ended
 	go s.run()
 	return s, nil
 }
@@ -163,6 +168,9 @@ func (m *Monitor[A]) drop(s *subscription[A]) {
 // run reads announcements until the last follower leaves, or until a failure.
 func (s *subscription[A]) run() {
 	defer close(s.ended)
+	if s.before != nil { // Begin and Decode belong to one reader at a time
+		<-s.before
+	}
 	err := s.read()
 	s.monitor.mu.Lock()
 	s.monitor.drop(s)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"go.uber.org/goleak"
@@ -182,4 +183,43 @@ func TestWhatCannotBeFollowed(t *testing.T) {
 	}
 	_, err := rtnl.NewMonitor("/nowhere", rtnl.Source[int]{Family: unix.NETLINK_ROUTE}).Follow(unix.NETLINK_ROUTE)
 	l.Expect(err).To(MatchError(rtnl.ErrNone))
+}
+
+// The last follower leaves while its reader begins, and another one comes: what Begin and
+// Decode keep belongs to one reader at a time.
+func TestOneReaderAtATime(t *testing.T) {
+	l := newRouteLab(t)
+	var begun atomic.Int32
+	hold := make(chan struct{})
+	m := rtnl.NewMonitor(l.ns.Path(), rtnl.Source[int]{
+		Family: unix.NETLINK_ROUTE,
+		Begin: func() error {
+			if begun.Add(1) == 1 {
+				<-hold
+			}
+			return nil
+		},
+		Decode: func(uint16, []byte) (int, bool) { return 0, false },
+	})
+	first, err := m.Follow(unix.NETLINK_ROUTE)
+	l.Expect(err).NotTo(HaveOccurred())
+	l.Eventually(begun.Load).Should(BeEquivalentTo(1))
+	files := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		l.Expect(err).NotTo(HaveOccurred())
+		return len(all)
+	}
+	open, left := files(), make(chan struct{})
+	go func() {
+		defer close(left)
+		first.Close()
+	}()
+	l.Eventually(files).Should(BeNumerically("<", open), "the socket is closed, and its reader still begins")
+	second, err := m.Follow(unix.NETLINK_ROUTE)
+	l.Expect(err).NotTo(HaveOccurred())
+	l.Consistently(begun.Load, 50*time.Millisecond, 10*time.Millisecond).Should(BeEquivalentTo(1))
+	close(hold)
+	l.Eventually(begun.Load).Should(BeEquivalentTo(2))
+	<-left
+	second.Close()
 }
