@@ -10,11 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/ligato/cn-infra/infra"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/ligato/internal/background"
 	"github.com/cadastre/cadastre/ligato/plugins/node"
@@ -23,6 +25,7 @@ import (
 	"github.com/cadastre/cadastre/plugins/ipam"
 	"github.com/cadastre/cadastre/plugins/podmanager"
 	"github.com/cadastre/cadastre/plugins/podmanager/cni"
+	"github.com/cadastre/cadastre/witness/kernel"
 )
 
 // Loop is the event loop, and shows its state. The controller's Loop implements it.
@@ -70,6 +73,10 @@ func (p *Plugin) String() string { return p.Deps.String() }
 
 // Init makes the event handler.
 func (p *Plugin) Init() error {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("read the ID of the boot: %w", err)
+	}
 	deps := podmanager.Deps{
 		PluginDeps:   controller.PluginDeps{Log: slogger.New(p.Log)},
 		EventLoop:    p.EventLoop,
@@ -80,6 +87,13 @@ func (p *Plugin) Init() error {
 		Ready:        p.ready,
 		BeforeResync: p.EventLoop.BeforeResync,
 		IsPodPool:    func(name string) bool { return p.networks(name) },
+		Identify: func(netns string) kv.NetNSID {
+			id, err := kernel.Identify(netns, strings.TrimSpace(string(boot)))
+			if err != nil {
+				p.Log.Debugf("a network namespace is not known: %v", err)
+			}
+			return id
+		},
 	}
 	if p.Node.Conf().Cadastre.Dataplane != contivconf.DataplaneNone {
 		deps.Wires = wires{p}
