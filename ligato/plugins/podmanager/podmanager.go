@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -73,10 +72,6 @@ func (p *Plugin) String() string { return p.Deps.String() }
 
 // Init makes the event handler.
 func (p *Plugin) Init() error {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return fmt.Errorf("read the ID of the boot: %w", err)
-	}
 	deps := podmanager.Deps{
 		PluginDeps:   controller.PluginDeps{Log: slogger.New(p.Log)},
 		EventLoop:    p.EventLoop,
@@ -88,7 +83,7 @@ func (p *Plugin) Init() error {
 		BeforeResync: p.EventLoop.BeforeResync,
 		IsPodPool:    func(name string) bool { return p.networks(name) },
 		Identify: func(netns string) kv.NetNSID {
-			id, err := kernel.Identify(netns, strings.TrimSpace(string(boot)))
+			id, err := kernel.Identify(netns, p.Node.BootID())
 			if err != nil {
 				p.Log.Debugf("a network namespace is not known: %v", err)
 			}
