@@ -32,6 +32,7 @@ func (n *node) mustAdd(t *testing.T, id string) (k Key, addr string) {
 func (n *node) accept(t *testing.T) (shown string) {
 	t.Helper()
 	g := NewWithT(t)
+	g.Expect(n.awaitResync()).To(Succeed(), "before it the agent does not know its blocks")
 	out, err := n.acceptance()
 	var exit *exec.ExitError
 	g.Expect(errors.As(err, &exit)).To(BeTrue(), out)
