@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package rtnl sends batches of requests to the kernel over netlink, receives what the kernel
-// announces, and opens sockets in other network namespaces.
+// announces, decodes its messages, and opens sockets in other network namespaces.
 //
 // A Socket belongs to the network namespace in which it was opened, and any goroutine may
 // use it. The kernel executes the requests of a batch of usual size (128, or 64 KiB) within
