@@ -57,8 +57,8 @@ type assembly struct {
 	cniList    *listWriter      // nil: the agent writes no CNI list
 	source     *kubestate.Source
 	sink       controller.Sink
-	strays     *strays                       // nil: the agent makes no wires
-	opened     <-chan controller.ValueErrors // nil: the data plane is open from the start
+	strays     *strays   // nil: the agent makes no wires
+	returned   *returned // nil: likewise
 	metrics    *restapi.Metrics
 	traces     *tracing.Tracer // nil: CNI requests are not traced
 
@@ -97,7 +97,7 @@ type dependencies struct {
 	records  func(part string) ipamapi.Records
 	sink     controller.Sink
 	strays   *strays                                            // what stays of pods without leases; nil: the agent makes no wires
-	opened   <-chan controller.ValueErrors                      // the values that failed when the data plane was opened; nil: it is open
+	returned *returned                                          // of a data plane that was away; nil: the agent makes no wires
 	underlay func(nodeIPs []netip.Addr) (ipnet.Underlay, error) // nil: it is not known
 	tunnel   tunnelKey
 	instance string
@@ -132,7 +132,7 @@ func assemble(
 		instance:   d.instance,
 		sink:       d.sink,
 		strays:     d.strays,
-		opened:     d.opened,
+		returned:   d.returned,
 		traces:     d.traces,
 		contivconf: contivconf.NewPlugin(conf),
 		listening:  make(chan struct{}),

@@ -24,9 +24,9 @@ type Dataplane struct {
 	// Flags defines the flags of the data plane. Their names begin with its name. It may be
 	// nil.
 	Flags func(fs *pflag.FlagSet)
-	// Open returns the descriptors of all values, after the flags have been read. The
-	// agent's scheduler closes them. While Open fails, the agent answers for the leases that
-	// exist, connects no pod, and calls Open again.
+	// Open returns the descriptors of all values, after the flags have been read. The agent's
+	// scheduler closes them. The program that makes the values need not run: while their errors
+	// wrap southbound.ErrAway, the agent answers for the leases that exist, and connects no pod.
 	Open func(ctx context.Context, env DataplaneEnvironment) ([]southbound.Descriptor, error)
 }
 
@@ -65,41 +65,41 @@ func (a *Agent) hasDataplane() error {
 		"run cadastre-agent-%s of module %s/, or write \"dataplane: linux\"", plane, plane, plane)
 }
 
-// opener opens the data plane of the configuration, and sends the values that failed then.
-func (a *Agent) opener(opened chan<- controller.ValueErrors) southbound.Opener {
-	return southbound.Opener{
-		Name: a.dataplane.Name,
-		Open: func(ctx context.Context) ([]southbound.Descriptor, error) {
-			return a.dataplane.Open(ctx, DataplaneEnvironment{Log: a.log, Node: a.node.Name, Conf: a.conf})
-		},
-		Opened: func(failed controller.ValueErrors) {
-			a.log.Info("the data plane is open", "dataplane", a.dataplane.Name, "failed", len(failed))
-			opened <- failed
-		},
-	}
-}
+// returned is told when a data plane is back in which values have failed.
+type returned struct{ failed chan struct{} }
 
-// healOpened waits until the data plane is open. If values have failed then, a resync
-// repeats them: the event loop knows of no failure.
-func (a *assembly) healOpened(ctx context.Context) error {
+func newReturned() *returned { return &returned{make(chan struct{}, 1)} }
+
+func (r *returned) note(failed controller.ValueErrors) {
+	if len(failed) == 0 {
+		return
+	}
 	select {
-	case failed := <-a.opened:
-		if len(failed) > 0 {
-			ev := &controller.HealingResync{Type: controller.Periodic}
-			if err := a.loop.PushEventWait(ctx, ev); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("repeat what failed when the data plane was opened: %w", err)
-			}
-		}
-	case <-ctx.Done():
+	case r.failed <- struct{}{}:
+	default: // a resync is due already
 	}
-	<-ctx.Done()
-	return nil
 }
 
-// notOpen returns the reason why the data plane is not open, nil if it is.
-func (a *assembly) notOpen() error {
-	if late, ok := a.sink.(*southbound.Late); ok {
-		return late.NotOpen()
+// healReturned repeats what failed when the data plane was back, by a resync: the event loop
+// knows of no failure.
+func (a *assembly) healReturned(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.returned.failed:
+		}
+		ev := &controller.HealingResync{Type: controller.Periodic}
+		if err := a.loop.PushEventWait(ctx, ev); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("repeat what failed when the data plane came back: %w", err)
+		}
+	}
+}
+
+// away returns the reason why no pod can be connected for now, nil if there is none.
+func (a *assembly) away() error {
+	if s, ok := a.sink.(*southbound.Scheduler); ok {
+		return s.Away()
 	}
 	return nil
 }

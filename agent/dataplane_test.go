@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -35,10 +36,8 @@ import (
 type memPlane struct {
 	mu     sync.Mutex
 	values map[string]proto.Message
-	away   error // of the next Open
-	blind  error // of the next Retrieve
+	away   error // of each call
 	broken string
-	opened int
 	closed int
 	env    DataplaneEnvironment
 }
@@ -51,10 +50,6 @@ func (p *memPlane) open(_ context.Context, env DataplaneEnvironment) ([]southbou
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.env = env
-	if p.away != nil {
-		return nil, p.away
-	}
-	p.opened++
 	return []southbound.Descriptor{&memDescriptor{p}}, nil
 }
 
@@ -94,6 +89,9 @@ func (memDescriptor) Dependencies(string, proto.Message) []string { return nil }
 func (d memDescriptor) Create(_ context.Context, key string, m proto.Message) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.away != nil {
+		return d.away
+	}
 	if d.broken != "" && strings.HasPrefix(key, d.broken) {
 		return errors.New("retval -2")
 	}
@@ -106,15 +104,19 @@ func (d memDescriptor) Update(ctx context.Context, key string, _, m proto.Messag
 }
 
 func (d memDescriptor) Delete(_ context.Context, key string, _ proto.Message) error {
-	d.set(func() { delete(d.values, key) })
-	return nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.away == nil {
+		delete(d.values, key)
+	}
+	return d.away
 }
 
 func (d memDescriptor) Retrieve(context.Context, []controller.Value) (all []controller.Value, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.blind != nil {
-		return nil, d.blind
+	if d.away != nil {
+		return nil, d.away
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.values)) {
 		all = append(all, controller.Value{Key: key, Message: d.values[key]})
@@ -183,18 +185,9 @@ func (s *switched) record() *kv.NodeRecord {
 	return r
 }
 
-// While the data plane cannot be opened, an agent answers for the leases that exist and
+// While the data plane is away, an agent answers for the leases that exist and
 // releases them, and connects no pod. Then it connects pods, and wires of released leases go.
 func TestPodsWaitForTheDataPlane(t *testing.T) {
-	for name, set := range map[string]func(p *memPlane, err error){
-		"it cannot be opened": func(p *memPlane, err error) { p.away = err },
-		"it cannot be read":   func(p *memPlane, err error) { p.blind = err },
-	} {
-		t.Run(name, func(t *testing.T) { podsWait(t, set) })
-	}
-}
-
-func podsWait(t *testing.T, set func(p *memPlane, err error)) {
 	s := newSwitched(t, "")
 	s.start()
 	s.connected("one")
@@ -204,9 +197,11 @@ func podsWait(t *testing.T, set func(p *memPlane, err error)) {
 	s.g.Expect(s.plane.closed).To(Equal(1))
 	s.g.Expect(os.RemoveAll(s.dir)).To(Succeed())
 
-	s.plane.set(func() { set(s.plane, errors.New("dial /run/vpp/api.sock: connection refused")) })
+	s.plane.set(func() {
+		s.plane.away = fmt.Errorf("%w: dial /run/vpp/api.sock: connection refused", southbound.ErrAway)
+	})
 	s.start()
-	problem := And(ContainSubstring("open vpp: "), ContainSubstring("dial /run/vpp/api.sock: connection refused"))
+	problem := ContainSubstring("the data plane is away: dial /run/vpp/api.sock: connection refused")
 	s.g.Eventually(func() []string { return s.status().Notes }, soon, 20*time.Millisecond).Should(ContainElement(problem))
 	s.g.Eventually(func() error { return s.main("ADD", "three") }, soon, 20*time.Millisecond).Should(MatchError(problem))
 	s.g.Eventually(func() error { return s.main("STATUS", "") }, soon, 20*time.Millisecond).Should(MatchError(problem))
@@ -219,12 +214,12 @@ func podsWait(t *testing.T, set func(p *memPlane, err error)) {
 	s.g.Expect(status.Dataplane).To(Equal("vpp"))
 	s.g.Expect(status.Southbound.Made).To(BeZero())
 	s.g.Expect(status.Southbound.Pending).To(BeNumerically(">", 1))
-	s.g.Expect(status.Southbound.Values[0].WaitsFor).To(Equal([]string{"data plane vpp"}))
+	s.g.Expect(status.Southbound.Values[0].WaitsFor).To(ConsistOf(problem))
 	_, metrics := s.call("GET", localapi.PathMetrics, nil)
 	s.g.Expect(metrics).To(ContainSubstring(`cadastre_dataplane_info{dataplane="vpp",transport="vxlan"} 1`))
 	s.g.Expect(s.dir).NotTo(BeADirectory(), "the runtime finds no plugin")
 
-	s.plane.set(func() { set(s.plane, nil) })
+	s.plane.set(func() { s.plane.away = nil })
 	s.connected("three")
 	s.g.Eventually(s.plane.pods, soon, 20*time.Millisecond).Should(ConsistOf("two", "three"))
 	s.g.Eventually(filepath.Join(s.dir, "10-cadastre.conflist"), soon, 20*time.Millisecond).Should(BeAnExistingFile())
@@ -252,10 +247,10 @@ func TestTheUnderlayOfAnotherDataPlane(t *testing.T) {
 	}
 }
 
-// A value that fails when the data plane is opened is made again without a restart.
-func TestAFailureWhileTheDataPlaneIsOpenedHeals(t *testing.T) {
+// A value that fails when the data plane comes back is made again without a restart.
+func TestAFailureWhenTheDataPlaneComesBackHeals(t *testing.T) {
 	s := newSwitched(t, ", controller: {enableRetry: false, delayAfterErrorHealing: 200ms}")
-	s.plane.away = errors.New("no socket")
+	s.plane.away = fmt.Errorf("%w: no socket", southbound.ErrAway)
 	s.start()
 	s.g.Eventually(func() int { return s.status().Southbound.Pending }, soon, 20*time.Millisecond).Should(BeNumerically(">", 0))
 	s.plane.set(func() { s.plane.away, s.plane.broken = nil, kv.SinkNode })

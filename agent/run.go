@@ -67,8 +67,8 @@ func (a *assembly) serve(ctx context.Context, api func(context.Context) error) e
 		start("CNI list", a.cniList.run)
 	}
 	start("southbound", a.sink.Run)
-	if a.opened != nil {
-		start("data plane", a.healOpened)
+	if a.returned != nil {
+		start("data plane", a.healReturned)
 	}
 	if a.ipnet.Dataplane != nil {
 		start("underlay", func(ctx context.Context) error { return a.ipnet.Watch(ctx, a.loop, time.After) })
@@ -151,7 +151,7 @@ func (p pods) Serve(ctx context.Context, req cni.Request) (cni.Reply, error) {
 	if !p.a.progress.answering.Load() {
 		return cni.Reply{}, fmt.Errorf("%s: %w: %w", req.Command, podmanager.ErrAway, p.a.ready())
 	}
-	if err := p.a.notOpen(); err != nil && req.Main && req.Command == "ADD" {
+	if err := p.a.away(); err != nil && req.Main && req.Command == "ADD" {
 		// An ADD that failed at its commit would hold an address until its cool-down is over.
 		return cni.Reply{}, fmt.Errorf("ADD: %w: %w", podmanager.ErrAway, err)
 	}

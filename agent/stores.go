@@ -109,7 +109,7 @@ func (a *Agent) openStores(ctx context.Context, clock clock, file *bolt.File) (*
 	if d.traces, err = a.openTraces(instance); err != nil {
 		return nil, errors.Join(err, a.closeOpened(d))
 	}
-	if err := a.openSink(&d, file, clock.bootID); err != nil {
+	if err := a.openSink(ctx, &d, file, clock.bootID); err != nil {
 		return nil, errors.Join(err, a.closeOpened(d))
 	}
 	running, err := assemble(ctx, a.node, a.conf, a.log, clock, d)
@@ -194,7 +194,7 @@ func keyed(conf contivconf.KVDB, err error) error {
 
 // openSink opens the southbound. Pods may run that the database does not know: their wires
 // stay (strays).
-func (a *Agent) openSink(d *dependencies, file *bolt.File, bootID string) (err error) {
+func (a *Agent) openSink(ctx context.Context, d *dependencies, file *bolt.File, bootID string) (err error) {
 	switch {
 	case a.sink != nil:
 		d.sink = a.sink
@@ -203,6 +203,7 @@ func (a *Agent) openSink(d *dependencies, file *bolt.File, bootID string) (err e
 		d.sink = &controller.MemorySink{}
 		return nil
 	}
+	d.returned = newReturned()
 	d.strays = newStrays(a.log, file.Doubt)
 	opt := southbound.Options{
 		Log:   a.log,
@@ -210,27 +211,35 @@ func (a *Agent) openSink(d *dependencies, file *bolt.File, bootID string) (err e
 		OnFailure: func(key string, err error) {
 			a.log.Error("gave up making a value until the next resync", "key", key, "error", err)
 		},
+		OnReturn: d.returned.note,
 	}
-	if a.conf.Cadastre.Dataplane.IsOther() {
-		opened := make(chan controller.ValueErrors, 1)
-		d.sink, d.opened = southbound.NewLate(opt, a.opener(opened)), opened
-		return nil
-	}
-	descriptors := linux.Descriptors
-	if a.conf.Cadastre.Dataplane == contivconf.DataplaneNone {
-		descriptors = linux.Routes
-	}
-	all, err := descriptors(linux.Options{
-		PrivateKey:   d.tunnel.private,
-		AllowForward: a.conf.Cadastre.AllowForward,
-		BootID:       bootID,
-		Log:          a.log,
-	})
+	all, err := a.descriptors(ctx, d.tunnel.private, bootID)
 	if err != nil {
 		return err
 	}
 	d.sink = southbound.New(opt, all...)
 	return nil
+}
+
+// descriptors returns those of the data plane that the configuration names.
+func (a *Agent) descriptors(ctx context.Context, privateKey, bootID string) ([]southbound.Descriptor, error) {
+	open := linux.Descriptors
+	switch plane := a.conf.Cadastre.Dataplane; {
+	case plane.IsOther():
+		all, err := a.dataplane.Open(ctx, DataplaneEnvironment{Log: a.log, Node: a.node.Name, Conf: a.conf})
+		if err != nil {
+			return nil, fmt.Errorf("open data plane %s: %w", plane, err)
+		}
+		return all, nil
+	case plane == contivconf.DataplaneNone:
+		open = linux.Routes
+	}
+	return open(linux.Options{
+		PrivateKey:   privateKey,
+		AllowForward: a.conf.Cadastre.AllowForward,
+		BootID:       bootID,
+		Log:          a.log,
+	})
 }
 
 // closeOpened closes what openStore and openSink have opened. Run closes what the

@@ -33,6 +33,7 @@ type background struct {
 	repair plan
 	held   marks // values that differ, and are repaired later
 	resume plan  // of the comparison of held values
+	back   plan  // of the reading of a data plane that was away
 }
 
 // marks holds keys of values by kind; "" stands for all values of the kind.
@@ -147,6 +148,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 			return nil
 		case <-s.wake:
 		case <-timer:
+			s.comeBack(ctx)
 			s.retry(ctx)
 			s.repair(ctx)
 			s.sweep(ctx)
@@ -173,6 +175,7 @@ func (s *Scheduler) nextDue() (wait time.Duration, any bool) {
 	}
 	consider(s.work.repair.due)
 	consider(s.work.resume.due)
+	consider(s.work.back.due)
 	s.work.mu.Unlock()
 	return max(first.Sub(s.opt.Now()), 0), !first.IsZero()
 }

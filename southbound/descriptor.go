@@ -33,7 +33,7 @@ func (e unchanged) Unwrap() []error { return []error{e.error, errUnchanged} }
 func Unchanged(err error) error { return unchanged{err} }
 
 // Descriptor makes the values of one kind true. The scheduler calls it from one goroutine
-// at a time, except for Sweep and Watch.
+// at a time, except for Sweep and Watch. The error of any method may wrap ErrAway.
 type Descriptor interface {
 	// Name names the descriptor in logs and in the status, such as "linux wire".
 	Name() string

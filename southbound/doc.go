@@ -49,10 +49,12 @@
 // counts as failed. A value that differs because a value that it depends on does, is repaired
 // with that value and does not count. After a minute without a repair all is forgotten.
 //
-// # Late descriptors
+// # A data plane that is away
 //
-// A Late is a scheduler whose descriptors need another program, such as VPP. Run opens them;
-// until then all values are pending, and a transaction that reverts on failure fails.
+// Values may be made by another program, such as VPP. While it is away (ErrAway), all values are
+// pending, and a transaction that reverts on failure fails with ErrPending. Run tries to retrieve
+// all values. When it can, it makes what is wanted by then. So a value that was removed
+// meanwhile, or that a failed call has left, goes before another one is made.
 //
 // # Concurrency
 //

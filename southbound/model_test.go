@@ -200,11 +200,16 @@ func TestTransactionsWithFaults(t *testing.T) {
 			txn.Values = slices.DeleteFunc(txn.Values, func(v controller.Value) bool { return strings.HasPrefix(text(v.Message), "bad") })
 			before, state, clean := w.clone(), s.state(), len(s.Status().Failed) == 0
 			w.calls, w.failing = 0, rapid.IntRange(0, 8).Draw(t, "failing")
-			w.halfway, w.log = rapid.Bool().Draw(t, "halfway"), nil
-			w.torn = rapid.Bool().Draw(t, "torn")
+			w.halfway, w.torn, w.log = rapid.Bool().Draw(t, "halfway"), rapid.Bool().Draw(t, "torn"), nil
+			if rapid.IntRange(0, 3).Draw(t, "goes") == 0 {
+				w.leaving, w.tearAway = rapid.IntRange(1, 8).Draw(t, "leaving"), w.torn
+			}
+			gone := s.Away() != nil
+			clean = clean && !gone // values that nothing wants may wait for their removal
 			err := s.Commit(t.Context(), txn)
 			g.Expect(w.wrong).To(BeEmpty(), "%v\n%v\n%v\n%v", state, txn, w.failing, w.log)
-			if w.failing > 0 && w.calls >= w.failing {
+			gone = gone || w.leaving > 0 && w.calls >= w.leaving
+			if w.failing > 0 && w.calls >= w.failing && !gone {
 				g.Expect(err).To(MatchError(errInjected))
 			}
 			failing := w.failing
@@ -212,12 +217,19 @@ func TestTransactionsWithFaults(t *testing.T) {
 			if err == nil || !txn.RevertOnFailure {
 				m = m.after(txn)
 			}
+			if gone {
+				var stays bool
+				if err, stays = comesBack(t, s, w, err, failing > 0); stays {
+					continue
+				}
+			}
+			w.leaving, w.tearAway = 0, false
 			switch _, single := err.(controller.ValueErrors); { //nolint:errorlint // the error itself must be of that type
 			case err != nil && !single: // a list or the undoing failed: the loop heals with a resync
 				g.Expect(failing > 0 || !clean).To(BeTrue(), "%v", err)
 				g.Expect(s.Commit(t.Context(), m.all())).To(Succeed())
 			case err != nil && txn.RevertOnFailure && clean:
-				g.Expect(w.values).To(Equal(before), "nothing remains")
+				g.Expect(w.values).To(Equal(before), "nothing remains: %v %v", err, w.log)
 				if txn.Method == controller.Update {
 					g.Expect(s.state()).To(Equal(state), "nothing remains")
 				}
@@ -235,6 +247,8 @@ func TestTransactionsWithFaults(t *testing.T) {
 			}
 			g.Expect(w.wrong).To(BeEmpty())
 		}
+		w.leaving, w.tearAway = 0, false
+		s.readAgain(t.Context())
 		switch rapid.IntRange(0, 2).Draw(t, "end") {
 		case 0:
 			for range 3 {
@@ -254,6 +268,31 @@ func TestTransactionsWithFaults(t *testing.T) {
 		g.Expect(w.values).To(Equal(m.actual()), "%v\n%v", s.state(), w.log)
 		g.Expect(s.Status().Failed).To(BeEmpty())
 	})
+}
+
+// comesBack lets a data plane come back after a transaction, or stay away. It returns what is
+// left of the transaction's error then.
+func comesBack(t *rapid.T, s *Scheduler, w *world, err error, failed bool) (rest error, stays bool) {
+	g := NewWithT(t)
+	_, remains := errors.AsType[*controller.RemainError](err)
+	g.Expect(remains && !failed).To(BeFalse(), "what is left is found before the next value is made")
+	if s.Away() == nil {
+		return err, false // a resync has read all
+	}
+	if !remains && rapid.Bool().Draw(t, "stays away") {
+		return nil, true
+	}
+	if rapid.Bool().Draw(t, "lost") {
+		w.lose(rapid.SampledFrom(keys()).Draw(t, "lost"))
+	}
+	w.leaving, w.tearAway = 0, false
+	s.readAgain(t.Context())
+	g.Expect(s.Away()).To(Succeed())
+	g.Expect(w.wrong).To(BeEmpty(), "%v", w.log)
+	if remains {
+		return err, false
+	}
+	return nil, false
 }
 
 func (m model) all() controller.Transaction {

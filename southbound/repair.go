@@ -69,12 +69,21 @@ func (s *Scheduler) repair(ctx context.Context) {
 func (s *Scheduler) repairValues(ctx context.Context, dirty marks) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.away != nil { // it may be back
+		s.work.mu.Lock()
+		s.work.back.hasten(s.opt.Now())
+		s.work.mu.Unlock()
+		return nil
+	}
 	if s.isClosed || !s.begun { // the first transaction is a resync, which compares all
 		return nil
 	}
 	r := s.begin(ctx, false)
 	r.prepared = true
 	found, keys, err := r.differences(dirty)
+	if r.isAway(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -97,6 +106,9 @@ func (s *Scheduler) repairValues(ctx context.Context, dirty marks) error {
 	r.converge(keys)
 	if ctx.Err() != nil {
 		return nil // the values are compared by the resync of the next process
+	}
+	if s.away != nil {
+		return nil // they are compared when it is back
 	}
 	r.finish(s.policy)
 	for it, before := range r.before { // a repair does not count as an attempt

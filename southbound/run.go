@@ -90,6 +90,9 @@ func (r *run) converge(keys []string) {
 
 // converged reports whether an item is made or pending as it is wanted.
 func (r *run) converged(it *item) bool {
+	if r.s.away != nil {
+		return true
+	}
 	if len(r.s.missing(it)) > 0 {
 		return !it.ready()
 	}
@@ -119,7 +122,7 @@ func (r *run) closure(keys []string) []*item {
 
 // prepare lets each descriptor read the actual state for the items that may change.
 func (r *run) prepare(all []*item) {
-	if r.prepared || context.Cause(r.ctx) != nil {
+	if r.prepared || r.s.away != nil || context.Cause(r.ctx) != nil {
 		return
 	}
 	keys := map[Descriptor][]string{}
@@ -134,7 +137,11 @@ func (r *run) prepare(all []*item) {
 			continue
 		}
 		prepare := func(ctx context.Context) error { return p.Prepare(ctx, keys[d]) }
-		if err := r.call("read", d, "", prepare); err != nil {
+		err := r.call("read", d, "", prepare)
+		if r.isAway(err) {
+			return
+		}
+		if err != nil {
 			r.broken[d] = err
 		}
 	}
@@ -162,6 +169,10 @@ func (r *run) ensure(it *item) {
 		}
 	}
 	if r.stopped {
+		return
+	}
+	if r.s.isWaiting(it) {
+		r.await(it)
 		return
 	}
 	if len(r.s.missing(it)) > 0 {
@@ -225,6 +236,7 @@ func (r *run) make(it *item, m proto.Message) error {
 		return it.kind.Update(ctx, it.key, it.made, m)
 	})
 	if err != nil {
+		r.isAway(err)
 		if unknown(err) {
 			err = r.left(step{it, it.made, m, it.stands, it.doubt}, err)
 		}
@@ -259,6 +271,7 @@ func (r *run) left(st step, err error) error {
 			r.setMade(it, st.before)
 			return err
 		}
+		r.isAway(undo)
 		err = errors.Join(err, fmt.Errorf("undo: %w", undo))
 	}
 	if st.before != nil {
@@ -327,6 +340,10 @@ func (r *run) remove(it *item) {
 		r.done(it, nil)
 		return
 	}
+	if r.s.isWaiting(it) {
+		r.await(it)
+		return
+	}
 	it.removing = true
 	defer func() { it.removing = false }()
 	if !r.removeUsers(it) {
@@ -342,6 +359,7 @@ func (r *run) remove(it *item) {
 		remove := func(ctx context.Context) error { return it.kind.Delete(ctx, it.key, it.made) }
 		if err := r.call("delete", it.kind, it.key, remove); err != nil {
 			it.doubt = broken
+			r.isAway(err)
 			r.fail(it, err)
 			return
 		}
@@ -387,6 +405,10 @@ func (r *run) removeUsers(it *item) bool {
 
 func (r *run) fail(it *item, err error) {
 	r.touch(it)
+	if r.s.isWaiting(it) && !r.reverts {
+		r.await(it)
+		return
+	}
 	if errors.Is(err, ErrGone) && !r.reverts {
 		if !it.gone() {
 			r.s.opt.Log.Info("a value waits for its release: its owner has ended", "key", it.key, "reason", err)
@@ -412,12 +434,21 @@ func (r *run) undo() error {
 		if before := r.before[it]; it.wanted == nil && before.wanted == nil && before.made != nil {
 			continue
 		}
+		if r.s.away != nil {
+			r.undoAway(ctx, st)
+			continue
+		}
 		if st.before != nil && st.doubt != sure {
 			r.unsure(st)
 			errs = append(errs, &controller.RemainError{Key: it.key, Err: errUnknown})
 			continue
 		}
-		if err := guard(func() error { return r.undoStep(ctx, st) }); err != nil {
+		err := guard(func() error { return r.undoStep(ctx, st) })
+		if r.isAway(err) {
+			it.doubt = broken
+			continue
+		}
+		if err != nil {
 			if hasPanicked(err) && st.before != nil {
 				r.setMade(it, st.before)
 			}
@@ -442,6 +473,15 @@ func (r *run) undo() error {
 		r.s.forget(it)
 	}
 	return errors.Join(errs...)
+}
+
+// undoAway undoes what a step has made beside a data plane that is away, such as links of the
+// kernel. What is left is retrieved, and removed, before anything is made again.
+func (r *run) undoAway(ctx context.Context, st step) {
+	st.it.doubt = broken
+	if st.before == nil && guard(func() error { return r.undoStep(ctx, st) }) == nil {
+		r.setMade(st.it, nil)
+	}
 }
 
 // undoStep undoes a step. After a step that could not be undone, those that need it fail.

@@ -33,6 +33,9 @@ type Options struct {
 	// OnFailure is called from Run after the last attempt of a value failed; may be nil.
 	// It may call Dump and Status.
 	OnFailure func(key string, err error)
+	// OnReturn is called from Run when a data plane that was away is back, with the values that
+	// failed then. It may be nil.
+	OnReturn func(failed controller.ValueErrors)
 	// Spare reports whether an actual value stays although nothing wants it, because the
 	// wanted values are not known completely. It is asked by each comparison with the actual
 	// state, may be nil, and must not call the Scheduler. An update that deletes such a value
@@ -57,6 +60,7 @@ type Scheduler struct {
 	retries  map[*item]struct{}       // that are to be tried again
 	policy   controller.Retry         // of the last transaction, for repairs
 	repairs  repairs
+	away     error                    // why all values wait for the data plane; nil: they do not
 	spared   map[string]proto.Message // actual values that Options.Spare has kept
 
 	work background
@@ -203,8 +207,15 @@ func (r *run) resync(wants []controller.Value) error {
 		}
 	}
 	var errs []error
+	away := s.away != nil && r.reverts // an undone resync would leave what waits for no one
 	for _, d := range s.kinds {
+		if away {
+			break
+		}
 		actual, err := r.compared(d)
+		if away = r.isAway(err); away {
+			break
+		}
 		if err != nil {
 			errs = append(errs, err)
 			r.broken[d] = err
@@ -212,6 +223,9 @@ func (r *run) resync(wants []controller.Value) error {
 			continue
 		}
 		r.adopt(d, actual)
+	}
+	if !away && len(errs) == 0 {
+		s.away = nil
 	}
 	for key := range r.invalid { // leaves what is there
 		if it := s.items[key]; it != nil && it.wanted == nil && it.made != nil {
@@ -326,10 +340,13 @@ func (r *run) refusePending(wants []controller.Value) {
 	}
 	for _, v := range wants {
 		it := r.s.items[v.Key]
-		if v.Message == nil || it == nil || it.ready() || r.failed[v.Key] != nil || r.stopped {
-			continue
+		switch {
+		case v.Message == nil || it == nil || r.failed[v.Key] != nil || r.stopped:
+		case r.s.isWaiting(it):
+			r.fail(it, fmt.Errorf("%w: %w", ErrPending, r.s.away))
+		case !it.ready():
+			r.fail(it, fmt.Errorf("%w: it waits for %q", ErrPending, r.s.missing(it)))
 		}
-		r.fail(it, fmt.Errorf("%w: it waits for %q", ErrPending, r.s.missing(it)))
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *Scheduler) Status() Status {
 	defer s.mu.Unlock()
 	var st Status
 	for _, it := range s.items {
-		if it.ready() && it.doubt != broken {
+		if it.ready() && it.doubt != broken && !s.isWaiting(it) {
 			st.Made++
 		}
 		switch {
@@ -56,8 +56,8 @@ func (s *Scheduler) Status() Status {
 				f.Retry = it.retry.due
 			}
 			st.Failed = append(st.Failed, f)
-		case it.wanted != nil && !it.ready():
-			st.Pending = append(st.Pending, Pending{it.key, s.missing(it)})
+		case it.wanted != nil && (!it.ready() || s.isWaiting(it)):
+			st.Pending = append(st.Pending, Pending{it.key, s.waitsFor(it)})
 		}
 	}
 	for key, r := range s.repairs {
@@ -65,6 +65,9 @@ func (s *Scheduler) Status() Status {
 			text := fmt.Sprintf("another program has changed it again, after %d repairs", r.count)
 			st.Failed = append(st.Failed, Failed{Key: key, Error: text, Retry: r.due})
 		}
+	}
+	if s.away != nil {
+		st.Notes = append(st.Notes, s.away.Error())
 	}
 	if note := s.repairs.note(s.opt.Now()); note != "" {
 		st.Notes = append(st.Notes, note)
@@ -90,6 +93,8 @@ func (s *Scheduler) Problem(key string) error {
 		return nil
 	case it.err != nil:
 		return fmt.Errorf("%s is not made: %w", key, it.err)
+	case s.isWaiting(it):
+		return fmt.Errorf("%s is not made: %w", key, s.away)
 	case !it.ready():
 		return fmt.Errorf("%s is not made: it waits for %q", key, s.missing(it))
 	}
@@ -109,6 +114,8 @@ func (s *Scheduler) Inspect(ctx context.Context, key string) error {
 		return fmt.Errorf("inspect %s: nothing is wanted there", key)
 	case it.err != nil:
 		return fmt.Errorf("inspect %s: %w", key, it.err)
+	case s.isWaiting(it):
+		return fmt.Errorf("inspect %s: %w", key, s.away)
 	case !it.ready():
 		return fmt.Errorf("inspect %s: it waits for %q", key, s.missing(it))
 	case it.kind == nil:

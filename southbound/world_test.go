@@ -32,16 +32,18 @@ var errInjected = errors.New("input/output error")
 // refuses what no kernel would do: a value whose dependencies are not there, and the
 // removal of a value that another one uses.
 type world struct {
-	mu      sync.Mutex // for a test that reads values while the scheduler runs
-	values  map[string]string
-	wrong   []string // breaches of the contract of a Descriptor
-	log     []string
-	calls   int
-	failing int                        // the call that fails; 0: none
-	fault   func(op, key string) error // asked before each call
-	halfway bool                       // a Delete that fails has removed the value
-	torn    bool                       // a Create or Update that fails has made the value
-	unsure  map[string]bool            // keys of calls that have failed and been torn
+	mu       sync.Mutex // for a test that reads values while the scheduler runs
+	values   map[string]string
+	wrong    []string // breaches of the contract of a Descriptor
+	log      []string
+	calls    int
+	leaving  int                        // from this call on the data plane is away; 0: it stays
+	failing  int                        // the call that fails; 0: none
+	fault    func(op, key string) error // asked before each call
+	halfway  bool                       // a Delete that fails has removed the value
+	torn     bool                       // a Create or Update that fails has made the value
+	tearAway bool                       // likewise, if the data plane is away
+	unsure   map[string]bool            // keys of calls that have failed and been torn
 }
 
 func newWorld() *world { return &world{values: map[string]string{}, unsure: map[string]bool{}} }
@@ -57,6 +59,9 @@ func (w *world) call(ctx context.Context, op, key string) error {
 	}
 	w.calls++
 	w.log = append(w.log, strings.TrimSpace(op+" "+key))
+	if w.leaving > 0 && w.calls >= w.leaving {
+		return errNoSocket
+	}
 	if w.calls == w.failing {
 		return errInjected
 	}
@@ -146,7 +151,7 @@ func (p part) Create(ctx context.Context, key string, m proto.Message) error {
 
 // put sets a value after a call, also after one that has failed and is torn.
 func (p part) put(key string, m proto.Message, err error) error {
-	if err == nil || p.torn && errors.Is(err, errInjected) {
+	if err == nil || p.torn && errors.Is(err, errInjected) || p.tearAway && errors.Is(err, ErrAway) {
 		p.set(key, text(m))
 	}
 	p.unsure[key] = err != nil

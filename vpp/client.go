@@ -16,6 +16,8 @@ import (
 	"go.fd.io/govpp/api"
 	"go.fd.io/govpp/binapi/memclnt"
 	"go.fd.io/govpp/core"
+
+	"github.com/cadastre/cadastre/southbound"
 )
 
 const (
@@ -32,7 +34,7 @@ const (
 )
 
 // errLost means that the connection to VPP has ended.
-var errLost = errors.New("the connection has ended")
+var errLost = fmt.Errorf("%w: the connection has ended", southbound.ErrAway)
 
 // client sends requests to VPP. It connects when it must. Any goroutine may call it.
 type client struct {
@@ -111,8 +113,8 @@ func (c *client) connect(ctx context.Context) (*session, error) {
 
 // unreachable returns the error of an attempt to connect.
 func (c *client) unreachable(err error) error {
-	return fmt.Errorf("connect to VPP at %s: %w: want a running VPP 25.10 with this API socket and the plugins "+
-		"af_packet and vxlan", c.opt.Socket, err)
+	return fmt.Errorf("%w: connect to VPP at %s: %w: want a running VPP 25.10 with this API socket and the plugins "+
+		"af_packet and vxlan", southbound.ErrAway, c.opt.Socket, err)
 }
 
 // drop ends a connection; c.mu is locked.

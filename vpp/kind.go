@@ -88,27 +88,9 @@ func (k *kind) Dependencies(_ string, value proto.Message) []string {
 	return k.dependencies(value)
 }
 
-// Create makes a value. After an error it removes what it has made. If the connection has ended,
-// the comparison after the next one removes what is left in VPP.
+// Create makes a value, or repairs it.
 func (k *kind) Create(ctx context.Context, key string, value proto.Message) error {
-	err := k.ensure(ctx, key, nil, value)
-	if err == nil || errors.Is(err, southbound.ErrForeign) {
-		return err
-	}
-	clean := context.WithoutCancel(ctx)
-	undo := errLost
-	if !errors.Is(err, errLost) {
-		undo = k.Delete(clean, key, value)
-	}
-	if errors.Is(undo, errLost) {
-		if undo = nil; k.gone != nil {
-			undo = k.gone(clean, key, value)
-		}
-	}
-	if undo != nil {
-		return errors.Join(err, undo)
-	}
-	return southbound.Unchanged(err)
+	return k.ensure(ctx, key, nil, value)
 }
 
 // Update changes a value in place.
@@ -140,21 +122,20 @@ func (k *kind) ensure(ctx context.Context, key string, was, value proto.Message)
 	})
 }
 
-// Delete removes a value.
+// Delete removes a value. While VPP is away, the kernel's part is removed.
 func (k *kind) Delete(ctx context.Context, key string, value proto.Message) error {
 	if key == k.restKey() {
 		return k.removeRest(ctx)
 	}
+	var err error
 	// The actual value of a half made one cannot always be read. What it has is left over then.
-	if p, err := k.plan(key, value, true); err == nil && p != nil {
-		if err := k.change(ctx, func(x *change) error { return x.remove(p, nil) }); err != nil {
-			return err
-		}
+	if p, unread := k.plan(key, value, true); unread == nil && p != nil {
+		err = k.change(ctx, func(x *change) error { return x.remove(p, nil) })
 	}
-	if k.gone == nil {
-		return nil
+	if k.gone == nil || err != nil && !errors.Is(err, southbound.ErrAway) {
+		return err
 	}
-	return k.gone(ctx, key, value)
+	return errors.Join(err, k.gone(ctx, key, value))
 }
 
 // removeRest removes what the last Retrieve found of no wanted value.

@@ -87,7 +87,6 @@ func (s *shared) nodeKind() *kind {
 			}
 			return s.kernel.removeHostLink, nil
 		},
-		noter: s.notes,
 	}
 }
 

@@ -50,32 +50,14 @@ func (p *pods) Watch(ctx context.Context, changed func(key string)) error {
 	return errors.Join(err, <-done)
 }
 
-// Create makes a pod. After an error no link of it remains in the kernel either.
-func (p *pods) Create(ctx context.Context, key string, value proto.Message) error {
-	err := p.kind.Create(ctx, key, value)
-	if err == nil || errors.Is(err, southbound.ErrForeign) {
-		return err
-	}
-	if undo := p.detach(context.WithoutCancel(ctx), key, value); undo != nil {
-		return fmt.Errorf("%v; %w", err, undo) //nolint:errorlint // it says that nothing was changed
-	}
-	return err
-}
-
 // Delete removes a pod from VPP and detaches its links. A key of the kernel alone has nothing
 // in VPP.
 func (p *pods) Delete(ctx context.Context, key string, value proto.Message) error {
-	if err := p.kind.Delete(ctx, key, value); err != nil {
+	err := p.kind.Delete(ctx, key, value)
+	if key == p.restKey() || err != nil && !errors.Is(err, southbound.ErrAway) {
 		return err
 	}
-	return p.detach(ctx, key, value)
-}
-
-func (p *pods) detach(ctx context.Context, key string, value proto.Message) error {
-	if key == p.restKey() {
-		return nil
-	}
-	return p.wires.Delete(ctx, key, value)
+	return errors.Join(err, p.wires.Delete(ctx, key, value))
 }
 
 // Inspect compares a pod with the kernel and with VPP.

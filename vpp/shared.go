@@ -15,6 +15,7 @@ import (
 	"go.fd.io/govpp/binapi/interface_types"
 
 	"github.com/cadastre/cadastre/internal/backoff"
+	"github.com/cadastre/cadastre/southbound"
 	"github.com/cadastre/cadastre/southbound/linux"
 )
 
@@ -44,7 +45,6 @@ type shared struct {
 	stale    bool                       // VPP may have changed since st was read
 	watchers map[*kind]func(key string) // of running watches
 	up       map[uint32]*kind           // complete interfaces, by index
-	away     error                      // of the last attempt to connect; nil: VPP is there
 	roleKind map[string]*kind           // the descriptors of interfaces, by role
 }
 
@@ -96,7 +96,7 @@ func (s *shared) snapshot(ctx context.Context, name string) (*state, error) {
 	s.watchMu.Unlock()
 	if stale || s.st == nil || s.on != on || s.seen == nil || s.seen[name] {
 		if err := s.read(ctx, on); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", southbound.ErrAway, err)
 		}
 		s.seen = map[string]bool{}
 		s.noteUp()
@@ -140,12 +140,8 @@ func (s *shared) watch(ctx context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
 		on, err := s.client.connect(ctx)
-		s.note(err)
 		if err != nil {
 			failures++
-			if failures == 1 {
-				s.opt.Log.Warn("VPP is away", "error", err)
-			}
 			select {
 			case <-ctx.Done():
 			case <-s.opt.After(policy.After(failures)):
@@ -160,6 +156,7 @@ func (s *shared) watch(ctx context.Context) error {
 		if err := s.follow(ctx, on); err != nil && ctx.Err() == nil {
 			s.opt.Log.Warn("the connection to VPP has ended", "socket", s.opt.Socket, "error", err)
 			failures = 1
+			s.notify()
 		}
 	}
 	return nil
@@ -223,21 +220,4 @@ func (s *shared) notify() {
 	for _, changed := range s.watchers {
 		changed("")
 	}
-}
-
-// note keeps the outcome of an attempt to connect for the notes.
-func (s *shared) note(err error) {
-	s.watchMu.Lock()
-	defer s.watchMu.Unlock()
-	s.away = err
-}
-
-// notes returns a note while VPP is away.
-func (s *shared) notes() []string {
-	s.watchMu.Lock()
-	defer s.watchMu.Unlock()
-	if s.away == nil {
-		return nil
-	}
-	return []string{fmt.Sprintf("VPP is away, pods get no interfaces until it is back: %v", s.away)}
 }

@@ -22,8 +22,8 @@ func TestAnotherVersionIsRefused(t *testing.T) {
 	l := newLab(t)
 	before := l.Dump()
 	l.model.Lacks("vxlan_add_del_tunnel_v3")
-	err := l.resync(l.values())
-	l.Expect(err).To(MatchError(And(
+	l.must(l.resync(l.values()))
+	l.Expect(l.scheduler.Away()).To(MatchError(And(
 		ContainSubstring("/run/model.sock"), ContainSubstring("vxlan_add_del_tunnel_v3"),
 		ContainSubstring("25.10-model"), ContainSubstring("want"),
 	)))
@@ -126,7 +126,8 @@ func TestAPartOfTheTranslationIsLeftOver(t *testing.T) {
 	l.must(l.resync(w))
 	delete(w, kv.SinkEgress)
 	l.model.BreakIn("nat44_ed_add_del_output_interface")
-	l.Expect(l.resync(w)).NotTo(Succeed())
+	l.must(l.resync(w))
+	l.Expect(l.scheduler.Away()).To(MatchError(southbound.ErrAway))
 	l.restart()
 	l.must(l.resync(w))
 	l.Expect(l.Dump()).NotTo(MatchRegexp("nat (output|address|vxlan) "))
