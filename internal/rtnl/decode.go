@@ -27,7 +27,8 @@ type Link struct {
 	MAC                  []byte
 	Group, MTU, Master   uint32
 	Lower                uint32 // index of the other end of a pair, or of the link below
-	LowerNSID            int32  // of the namespace with that link, as the socket's namespace numbers it; Here
+	Away                 bool   // that link is in another namespace
+	LowerNSID            int32  // of that namespace, as the socket's namespace numbers it; Here if it has no number
 	Target               int32  // the namespace that the link is in, if the request named one; Here
 	Promiscuous          bool
 	Info, Spec           []byte // attributes of IFLA_INFO_DATA and of IFLA_AF_SPEC
@@ -62,7 +63,7 @@ func DecodeLink(b []byte) (l Link, err error) {
 		case unix.IFLA_LINK:
 			l.Lower = Number(v)
 		case unix.IFLA_LINK_NETNSID:
-			l.LowerNSID = int32(Number(v))
+			l.Away, l.LowerNSID = true, int32(Number(v))
 		case unix.IFLA_TARGET_NETNSID:
 			l.Target = int32(Number(v))
 		case unix.IFLA_PROMISCUITY:
@@ -193,15 +194,12 @@ func DecodeRoute(b []byte) (r Route, err error) {
 		Type:     b[7],
 		Flags:    binary.NativeEndian.Uint32(b[8:]),
 	}
-	dst := netip.IPv4Unspecified()
-	if r.Family == unix.AF_INET6 {
-		dst = netip.IPv6Unspecified()
-	}
+	var dst []byte
 	r.Onlink = r.Flags&unix.RTNH_F_ONLINK != 0
 	Attributes(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.RTA_DST:
-			dst, _ = netip.AddrFromSlice(v)
+			dst = v
 		case unix.RTA_TABLE:
 			r.Table = Number(v)
 		case unix.RTA_PRIORITY:
@@ -214,10 +212,10 @@ func DecodeRoute(b []byte) (r Route, err error) {
 		case unix.RTA_PREF:
 			r.More = r.More || first(v) != 0
 		default:
-			r.More = !r.Hop.attribute(kind, v) || r.More
+			r.More = !r.attribute(kind, v) || r.More
 		}
 	})
-	if r.Dst = netip.PrefixFrom(dst, int(b[1])); !r.Dst.IsValid() {
+	if r.Dst = prefix(r.Family, b[1], dst); !r.Dst.IsValid() {
 		return r, fmt.Errorf("a route has a destination that cannot be decoded: %x", b)
 	}
 	return r, nil
@@ -279,18 +277,14 @@ func DecodeRule(b []byte) (r Rule, err error) {
 	if len(b) < sizeofFibRule {
 		return r, short("rule", b, sizeofFibRule)
 	}
-	all := netip.IPv4Unspecified()
-	if b[0] == unix.AF_INET6 {
-		all = netip.IPv6Unspecified()
-	}
 	r = Rule{Family: b[0], Table: uint32(b[4]), Action: b[7], Suppress: AllRoutes, SuppressGroup: AllRoutes}
-	src, dst := all, all
+	var src, dst []byte
 	Attributes(b[sizeofFibRule:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.FRA_SRC:
-			src, _ = netip.AddrFromSlice(v)
+			src = v
 		case unix.FRA_DST:
-			dst, _ = netip.AddrFromSlice(v)
+			dst = v
 		case unix.FRA_IIFNAME:
 			r.In = Text(v)
 		case unix.FRA_TABLE:
@@ -309,11 +303,26 @@ func DecodeRule(b []byte) (r Rule, err error) {
 			r.SuppressGroup = Number(v)
 		}
 	})
-	r.Src, r.Dst = netip.PrefixFrom(src, int(b[2])), netip.PrefixFrom(dst, int(b[1]))
+	r.Src, r.Dst = prefix(r.Family, b[2], src), prefix(r.Family, b[1], dst)
 	if !r.Src.IsValid() || !r.Dst.IsValid() {
 		return r, fmt.Errorf("a rule has a prefix that cannot be decoded: %x", b)
 	}
 	return r, nil
+}
+
+// prefix returns a prefix of a family. The kernel leaves out the address of a prefix without
+// bits. If the address does not fit the family, or is missing, the prefix is not valid.
+func prefix(family, bits byte, address []byte) netip.Prefix {
+	a, _ := netip.AddrFromSlice(address)
+	switch {
+	case address == nil && bits == 0 && family == unix.AF_INET6:
+		a = netip.IPv6Unspecified()
+	case address == nil && bits == 0:
+		a = netip.IPv4Unspecified()
+	case family == unix.AF_INET6 && !a.Is6(), family == unix.AF_INET && !a.Is4():
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(a, int(bits))
 }
 
 // short returns the error of a message that is shorter than its header.

@@ -11,7 +11,7 @@ PROMETHEUS := .cache/prometheus
 # package:fuzzer
 FUZZERS := ./ledger/addrspace:FuzzSpace ./plugins/contivconf:FuzzParse ./plugins/podmanager/cni:FuzzParseConfig ./plugins/podmanager/cni:FuzzParseCall \
 	./plugins/ipam/poolplan:FuzzParse ./plugins/podmanager/cni:FuzzParseArgs ./plugins/restapi:FuzzRelease ./plugins/restapi:FuzzCNIBody ./cmd/cadastre-cni:FuzzAnswer \
-	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler
+	./ipam/ipamapi:FuzzPoolID ./plugins/dockeripam:FuzzHandler ./internal/rtnl:FuzzDecode
 # The race detector needs a C compiler.
 CC_FOUND := $(shell command -v $${CC:-cc} 2>/dev/null || command -v gcc 2>/dev/null)
 RACE := $(if $(CC_FOUND),-race,)
