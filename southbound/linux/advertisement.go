@@ -7,10 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"strconv"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // Settings of IFLA_INET6_CONF, which is an array.
@@ -51,20 +47,4 @@ func ignoreRouters(link string) error {
 		return nil
 	}
 	return err
-}
-
-// parseRouters reports whether the link of an IFLA_AF_SPEC obeys routers.
-func parseRouters(b []byte) (obeys bool) {
-	rtnl.Attributes(b, func(family uint16, v []byte) {
-		if family != unix.AF_INET6 {
-			return
-		}
-		rtnl.Attributes(v, func(kind uint16, v []byte) {
-			if kind != inet6Conf || len(v) < 4*(inet6AcceptRA+1) {
-				return
-			}
-			obeys = obeysRouters(rtnl.Number(v[4*inet6AcceptRA:]), rtnl.Number(v[4*inet6Forwarding:]))
-		})
-	})
-	return obeys
 }

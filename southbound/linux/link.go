@@ -28,10 +28,9 @@ const (
 	vethPeer = 1
 	// inetConf is IFLA_INET_CONF; its attributes are numbered like the kernel's settings.
 	inetConf       = 1
-	inetConfFilter = 8 // IPV4_DEVCONF_RP_FILTER
-	inet6Generate  = 8 // IFLA_INET6_ADDR_GEN_MODE
-	generateNone   = 1 // IN6_ADDR_GEN_MODE_NONE
-	noNamespace    = -1
+	inetConfFilter = 8         // IPV4_DEVCONF_RP_FILTER
+	inet6Generate  = 8         // IFLA_INET6_ADDR_GEN_MODE
+	generateNone   = 1         // IN6_ADDR_GEN_MODE_NONE
 	everything     = 1<<32 - 1 // what has changed of a link that is new
 )
 
@@ -88,61 +87,34 @@ func ifinfo(index, flags, change uint32) rtnl.Message {
 }
 
 // parseLink reads an ifinfomsg.
-func parseLink(b []byte) (l hostLink, ok bool) {
-	if len(b) < unix.SizeofIfInfomsg {
-		return l, false
+func parseLink(b []byte) (hostLink, bool) {
+	l, err := rtnl.DecodeLink(b)
+	turned := l.Change&unix.IFF_UP != 0
+	link := hostLink{
+		linkID:   linkID{l.Index, l.Name},
+		alias:    l.Alias,
+		group:    l.Group,
+		mtu:      l.MTU,
+		up:       l.Flags&unix.IFF_UP != 0,
+		turned:   turned,
+		wentDown: l.Flags&unix.IFF_UP == 0 && turned && l.Change != everything,
+		peer:     l.Lower,
+		master:   l.Master,
+		peerNSID: l.LowerNSID,
+		kind:     l.Kind,
 	}
-	l.index = binary.NativeEndian.Uint32(b[4:])
-	flags, change := binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:])
-	l.up = flags&unix.IFF_UP != 0
-	l.turned = change&unix.IFF_UP != 0
-	l.wentDown = !l.up && l.turned && change != everything
-	l.peerNSID = noNamespace
-	rtnl.Attributes(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.IFLA_IFNAME:
-			l.name = rtnl.Text(v)
-		case unix.IFLA_IFALIAS:
-			l.alias = rtnl.Text(v)
-		case unix.IFLA_GROUP:
-			l.group = rtnl.Number(v)
-		case unix.IFLA_MTU:
-			l.mtu = rtnl.Number(v)
-		case unix.IFLA_ADDRESS:
-			copy(l.mac[:], v)
-		case unix.IFLA_MASTER:
-			l.master = rtnl.Number(v)
-		case unix.IFLA_LINK:
-			l.peer = rtnl.Number(v)
-		case unix.IFLA_LINK_NETNSID:
-			l.peerNSID = int32(rtnl.Number(v))
-		case unix.IFLA_LINKINFO:
-			rtnl.Attributes(v, func(kind uint16, v []byte) {
-				if kind == unix.IFLA_INFO_KIND {
-					l.kind = rtnl.Text(v)
-				}
-			})
-		case unix.IFLA_AF_SPEC:
-			l.filter, l.routers = parseFilter(v), parseRouters(v)
-		}
-	})
-	return l, true
-}
-
-// parseFilter returns rp_filter of an IFLA_AF_SPEC.
-func parseFilter(b []byte) (filter uint32) {
-	rtnl.Attributes(b, func(family uint16, v []byte) {
-		if family != unix.AF_INET {
-			return
-		}
+	copy(link.mac[:], l.MAC)
+	rtnl.Attributes(l.Spec, func(family uint16, v []byte) {
 		rtnl.Attributes(v, func(kind uint16, v []byte) {
-			// an array whose first entry has number 1
-			if at := 4 * (inetConfFilter - 1); kind == inetConf && len(v) >= at+4 {
-				filter = rtnl.Number(v[at:])
+			switch {
+			case family == unix.AF_INET && kind == inetConf && len(v) >= 4*inetConfFilter:
+				link.filter = rtnl.Number(v[4*(inetConfFilter-1):]) // the first entry has number 1
+			case family == unix.AF_INET6 && kind == inet6Conf && len(v) >= 4*(inet6AcceptRA+1):
+				link.routers = obeysRouters(rtnl.Number(v[4*inet6AcceptRA:]), rtnl.Number(v[4*inet6Forwarding:]))
 			}
 		})
 	})
-	return filter
+	return link, err == nil
 }
 
 // getLink returns the link of a name.

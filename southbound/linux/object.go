@@ -219,98 +219,44 @@ type parsed struct {
 
 // parseAddress reads an ifaddrmsg.
 func parseAddress(b []byte) (p parsed, ok bool) {
-	if len(b) < unix.SizeofIfAddrmsg {
-		return p, false
-	}
-	p.kind, p.index = addressObject, binary.NativeEndian.Uint32(b[4:])
-	bits, scope := int(b[1]), b[3]
-	flags := uint32(b[2])
-	var address, local netip.Addr
-	rtnl.Attributes(b[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.IFA_LOCAL:
-			local, _ = netip.AddrFromSlice(v)
-		case unix.IFA_ADDRESS:
-			address, _ = netip.AddrFromSlice(v)
-		case unix.IFA_FLAGS:
-			flags = rtnl.Number(v)
-		case ifaProtocol:
-			p.ours = len(v) > 0 && v[0] == ownProtocol
-		}
-	})
-	if local.IsValid() {
-		address = local
-	}
-	p.prefix = netip.PrefixFrom(address, bits)
+	a, err := rtnl.DecodeAddress(b)
+	p.kind, p.index, p.prefix, p.ours = addressObject, a.Link, a.Prefix, a.Protocol == ownProtocol
 	const want = unix.IFA_F_PERMANENT | ifaNoPrefix
-	p.odd = flags&want != want || flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
-	return p, address.IsValid() && scope != unix.RT_SCOPE_LINK
+	p.odd = a.Flags&want != want || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
+	return p, err == nil && a.Scope != unix.RT_SCOPE_LINK
 }
 
 // parseNeighbour reads an ndmsg.
 func parseNeighbour(b []byte) (p parsed, ok bool) {
-	if len(b) < sizeofNeighbour {
-		return p, false
+	n, err := rtnl.DecodeNeighbour(b)
+	p.kind, p.index, p.ours = neighbourObject, n.Link, n.Protocol == ownProtocol
+	if n.Addr.IsValid() {
+		p.prefix = netip.PrefixFrom(n.Addr, n.Addr.BitLen())
 	}
-	p.kind, p.index = neighbourObject, binary.NativeEndian.Uint32(b[4:])
-	permanent := binary.NativeEndian.Uint16(b[8:])&unix.NUD_PERMANENT != 0
-	var address netip.Addr
-	rtnl.Attributes(b[sizeofNeighbour:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.NDA_DST:
-			address, _ = netip.AddrFromSlice(v)
-		case unix.NDA_LLADDR:
-			copy(p.mac[:], v)
-		case ndaProtocol:
-			p.ours = len(v) > 0 && v[0] == ownProtocol
-		}
-	})
-	if address.IsValid() {
-		p.prefix = netip.PrefixFrom(address, address.BitLen())
+	if n.Flags&proxyFlag != 0 {
+		p.kind = proxyObject
+	} else {
+		copy(p.mac[:], n.MAC)
 	}
-	return p, permanent && address.IsValid()
+	return p, err == nil && n.State&unix.NUD_PERMANENT != 0 && n.Addr.IsValid()
 }
 
 // parseRoute reads an rtmsg.
 func parseRoute(b []byte) (p parsed, ok bool) {
-	if len(b) < unix.SizeofRtMsg {
-		return p, false
-	}
-	p.kind, p.protocol, p.table = routeObject, b[5], uint32(b[4])
-	p.ours = p.protocol == ownProtocol
-	address := netip.IPv4Unspecified()
-	if b[0] == unix.AF_INET6 {
-		address = netip.IPv6Unspecified()
-	}
-	plain := true
-	p.form = b[7]
-	priority := uint32(0)
-	rtnl.Attributes(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.RTA_DST:
-			address, _ = netip.AddrFromSlice(v)
-		case unix.RTA_OIF:
-			p.index = rtnl.Number(v)
-		case unix.RTA_GATEWAY:
-			p.gateway, _ = netip.AddrFromSlice(v)
-		case unix.RTA_TABLE:
-			p.table = rtnl.Number(v)
-		case unix.RTA_PRIORITY:
-			priority = rtnl.Number(v)
-		case unix.RTA_MULTIPATH, unix.RTA_METRICS, unix.RTA_VIA:
-			plain = false
-		}
-	})
-	p.prefix = netip.PrefixFrom(address, int(b[1]))
+	r, err := rtnl.DecodeRoute(b)
+	p = parsed{index: r.Link, ours: r.Protocol == ownProtocol, protocol: r.Protocol, form: r.Type}
+	p.object = object{kind: routeObject, prefix: r.Dst, gateway: r.Gateway, table: r.Table}
+	crossed := r.Gateway.IsValid() && r.Gateway.Is4() != r.Dst.Addr().Is4()
+	ordinary := r.Metric == 0 || r.Metric == routeMetric6 && r.Dst.Addr().Is6()
 	switch {
-	case p.form == unix.RTN_BLACKHOLE && priority == lastMetric:
+	case r.Type == unix.RTN_BLACKHOLE && r.Metric == lastMetric:
 		p.kind, p.index = closedObject, 0
-	case p.form == unix.RTN_UNREACHABLE && priority == lastMetric:
+	case r.Type == unix.RTN_UNREACHABLE && r.Metric == lastMetric:
 		p.kind, p.index = rejectObject, 0
 	default:
-		p.odd = p.form != unix.RTN_UNICAST || !plain || priority != 0 && (address.Is4() || priority != routeMetric6)
+		p.odd = r.Type != unix.RTN_UNICAST || r.More || len(r.Hops) > 0 || crossed || !ordinary
 	}
-	return p, address.IsValid()
+	return p, err == nil
 }
 
 // defaultRoute returns the destination of all addresses of a family.

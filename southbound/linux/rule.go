@@ -6,7 +6,6 @@ package linux
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -72,62 +71,35 @@ func (o object) ruleBody(link linkID) rtnl.Message {
 
 // parseRule reads a fib_rule_hdr.
 func parseRule(b []byte) (p parsed, ok bool) {
-	if len(b) < sizeofFibRule {
-		return p, false
-	}
-	p.kind, p.table = ruleObject, uint32(b[4])
-	p.prefix = defaultRoute(b[0])
-	var priority, group, mark, mask uint32
-	from, to, action := int(b[2]), int(b[1]), b[7]
-	suppressed := uint32(1<<32 - 1)
-	rtnl.Attributes(b[sizeofFibRule:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.FRA_IIFNAME:
-			p.name = rtnl.Text(v)
-		case unix.FRA_SRC:
-			if a, valid := netip.AddrFromSlice(v); valid {
-				p.prefix = netip.PrefixFrom(a, from)
-			}
-		case unix.FRA_DST:
-			if a, valid := netip.AddrFromSlice(v); valid && from == 0 {
-				p.prefix = netip.PrefixFrom(a, to)
-			}
-		case unix.FRA_TABLE:
-			p.table = rtnl.Number(v)
-		case unix.FRA_PROTOCOL:
-			p.ours = len(v) > 0 && v[0] == ownProtocol
-		case unix.FRA_PRIORITY:
-			priority = rtnl.Number(v)
-		case unix.FRA_SUPPRESS_PREFIXLEN:
-			suppressed = rtnl.Number(v)
-		case unix.FRA_FWMARK:
-			mark = rtnl.Number(v)
-		case unix.FRA_FWMASK:
-			mask = rtnl.Number(v)
-		case unix.FRA_SUPPRESS_IFGROUP:
-			group = rtnl.Number(v) + 1
-		}
-	})
+	r, err := rtnl.DecodeRule(b)
+	p = parsed{name: r.In, ours: r.Protocol == ownProtocol, position: r.Priority}
+	p.kind, p.table, p.prefix = ruleObject, r.Table, defaultRoute(r.Family)
 	want := uint32(rulePriority)
 	switch {
-	case p.name != "":
-	case from > 0:
+	case r.Src.Bits() > 0:
+		p.prefix = r.Src
+	case r.Dst.Bits() > 0:
+		p.prefix = r.Dst
+	}
+	switch {
+	case r.In != "":
+	case r.Src.Bits() > 0:
 		p.kind, want = sourceObject, sourcePriority
-		if action == actionUnreachable {
-			p.table, action = 0, actionToTable
+		if r.Action == actionUnreachable {
+			p.table, r.Action = 0, actionToTable
 		}
-	case to > 0:
+	case r.Dst.Bits() > 0:
 		p.kind, want = localObject, localPriority
-		if suppressed != 0 {
+		if r.Suppress != 0 {
 			want = 0
 		}
-	case mark == replyMark && mask == replyMark:
+	case r.Mark == replyMark && r.Mask == replyMark:
 		p.kind, want = replyObject, replyPriority
-	case suppressed == uint32(p.prefix.Addr().BitLen()-1) && group == ordinaryGroup+1:
+	case r.Suppress == uint32(p.prefix.Addr().BitLen()-1) && r.SuppressGroup == ordinaryGroup:
 		p.kind, want = podsObject, podsPriority
 	}
-	p.odd, p.position = priority != want || action != actionToTable, priority
-	return p, p.ours
+	p.odd = r.Priority != want || r.Action != actionToTable
+	return p, err == nil && p.ours
 }
 
 // removal returns the request that removes a rule of a dump, of whichever form.
@@ -193,11 +165,7 @@ func listProxies(s *rtnl.Socket, families ...byte) (all []parsed, err error) {
 		body[0], body[10] = family, proxyFlag
 		var found []parsed
 		err := s.Dump("proxy neighbours", unix.RTM_GETNEIGH, body, func() { found = nil }, func(b []byte) {
-			if len(b) < sizeofNeighbour {
-				return
-			}
-			if p, _ := parseNeighbour(b); b[10]&proxyFlag != 0 && p.prefix.IsValid() {
-				p.kind, p.mac = proxyObject, hardware{}
+			if p, _ := parseNeighbour(b); p.kind == proxyObject && p.prefix.IsValid() {
 				found = append(found, p)
 			}
 		})

@@ -166,7 +166,7 @@ func selectLink(want uplink, links []hostLink) (hostLink, error) {
 	var names []string
 	var chosen hostLink
 	for _, l := range found {
-		if among(l.master) || l.peerNSID == noNamespace && among(l.peer) {
+		if among(l.master) || l.peerNSID == rtnl.Here && among(l.peer) {
 			continue
 		}
 		names, chosen = append(names, l.name), l

@@ -83,7 +83,7 @@ func outerLinks(routes []parsed, links []hostLink, known *uplinkLinks) map[uint3
 	for again := true; again; {
 		again = false
 		for _, l := range links {
-			stacked := l.stacked() && (l.peerNSID != noNamespace || beyond(l.peer))
+			stacked := l.stacked() && (l.peerNSID != rtnl.Here || beyond(l.peer))
 			below := func(port hostLink) bool { return port.master == l.index && port.kind != vethKind && outer[port.index] }
 			is := l.kind == "" || l.kind == vethKind || stacked || strings.HasPrefix(l.alias, aliasPrefix) ||
 				known.has(l.index) || slices.ContainsFunc(links, below)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/internal/testkit/logbuffer"
 	"github.com/cadastre/cadastre/southbound"
 )
@@ -253,7 +254,7 @@ func TestNetworksOnTheNode(t *testing.T) {
 		return parsed{object: object{kind: routeObject, prefix: netip.MustParsePrefix(prefix), table: 254}, index: index}
 	}
 	link := func(index uint32, name, kind string, change func(*hostLink)) hostLink {
-		l := hostLink{linkID: linkID{index, name}, kind: kind, peerNSID: noNamespace}
+		l := hostLink{linkID: linkID{index, name}, kind: kind, peerNSID: rtnl.Here}
 		if change != nil {
 			change(&l)
 		}
@@ -509,7 +510,7 @@ func (l *cloudLab) state(n *cloudNode) (all []string) {
 func TestTheLinkOfAnUplinkAmongStackedOnes(t *testing.T) {
 	mac := hardware{2, 0, 0, 0, 0, 1}
 	link := func(index uint32, name string, change func(*hostLink)) hostLink {
-		l := hostLink{linkID: linkID{index, name}, mac: mac, peerNSID: noNamespace}
+		l := hostLink{linkID: linkID{index, name}, mac: mac, peerNSID: rtnl.Here}
 		if change != nil {
 			change(&l)
 		}

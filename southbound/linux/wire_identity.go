@@ -76,5 +76,5 @@ func (w *Wires) confirm(p *wirePlan, ns *rtnl.Namespace) error {
 // joins reports whether a link is one of ours whose other end is a link in the namespace that
 // has a number here.
 func (l hostLink) joins(nsid int32, pod hostLink) bool {
-	return nsid != noNamespace && l.peerNSID == nsid && l.peer == pod.index && l.ours()
+	return nsid != rtnl.Here && l.peerNSID == nsid && l.peer == pod.index && l.ours()
 }

@@ -227,7 +227,7 @@ func hostObjects(link linkID, have *linkObjects, rules []parsed) *linkObjects {
 // if it has none: then no link leads there.
 func namespaceID(s *rtnl.Socket, fd int) (int32, error) {
 	const sizeofGeneral = 4 // rtgenmsg, with its padding
-	id := int32(noNamespace)
+	id := rtnl.Here
 	r := &rtnl.Request{
 		What: "get the number of a network namespace",
 		Kind: unix.RTM_GETNSID,
