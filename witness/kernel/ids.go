@@ -32,7 +32,7 @@ func (c *conn) id(fd int) (int32, error) {
 		Allow: []unix.Errno{unix.EEXIST}, // another process was faster
 	}})
 	if err != nil {
-		return here, err
+		return rtnl.Here, err
 	}
 	if nsid, err = c.getID(fd); err == nil && nsid < 0 {
 		err = errors.New("assign an ID: the kernel did not")
@@ -51,7 +51,7 @@ func (c *conn) getID(fd int) (int32, error) {
 		Each: func(_ uint16, b []byte) { nsid = parseID(b) },
 	}})
 	if err != nil {
-		return here, err
+		return rtnl.Here, err
 	}
 	return nsid, nil
 }
@@ -76,7 +76,7 @@ func parseID(b []byte) int32 {
 	}
 	rtnl.Attributes(b[generalMessage:], func(kind uint16, v []byte) {
 		if kind == unix.NETNSA_NSID {
-			nsid = number(v)
+			nsid = int32(rtnl.Number(v))
 		}
 	})
 	return nsid

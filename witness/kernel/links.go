@@ -5,7 +5,6 @@ package kernel
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,9 +14,6 @@ import (
 	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/witness"
 )
-
-// here as the ID of a namespace stands for the one that the socket belongs to.
-const here int32 = -1
 
 // skipStatistics (RTEXT_FILTER_SKIP_STATS) leaves the counters out of links: they are
 // two thirds of the message. For each request with it the kernel computes the size of all
@@ -52,16 +48,16 @@ func (c *conn) list(what string, kind uint16, body []byte, reset func(), each fu
 func (c *conn) links(nsid int32) ([]witness.Link, error) {
 	var links []witness.Link
 	body := make([]byte, unix.SizeofIfInfomsg)
-	if nsid == here {
+	if nsid == rtnl.Here {
 		body = rtnl.Message(body).U32(unix.IFLA_EXT_MASK, skipStatistics)
 	}
 	body = target(body, unix.IFLA_TARGET_NETNSID, nsid)
 	err := c.list("the links", unix.RTM_GETLINK, body, func() { links = links[:0] }, func(b []byte) error {
-		l, from, err := parseLink(b)
+		l, err := rtnl.DecodeLink(b)
 		if err == nil {
-			err = confirm(nsid, from)
+			err = confirm(nsid, l.Target)
 		}
-		links = append(links, l)
+		links = append(links, shown(l))
 		return err
 	})
 	if err != nil {
@@ -69,12 +65,12 @@ func (c *conn) links(nsid int32) ([]witness.Link, error) {
 	}
 	body = target(make([]byte, unix.SizeofIfAddrmsg), unix.IFA_TARGET_NETNSID, nsid)
 	err = c.list("the addresses", unix.RTM_GETADDR, body, func() { clearAddrs(links) }, func(b []byte) error {
-		index, p, from, err := parseAddr(b)
+		a, err := rtnl.DecodeAddress(b)
 		if err == nil {
-			err = confirm(nsid, from)
+			err = confirm(nsid, a.Target)
 		}
 		if err == nil {
-			links = addAddr(links, index, p)
+			links = addAddr(links, int(int32(a.Link)), a.Prefix)
 		}
 		return err
 	})
@@ -83,7 +79,7 @@ func (c *conn) links(nsid int32) ([]witness.Link, error) {
 
 // target adds the ID of a namespace to a request.
 func target(body []byte, attr uint16, nsid int32) []byte {
-	if nsid == here {
+	if nsid == rtnl.Here {
 		return body
 	}
 	return rtnl.Message(body).U32(attr, uint32(nsid))
@@ -115,79 +111,26 @@ func addAddr(links []witness.Link, index int, p netip.Prefix) []witness.Link {
 	return append(links, witness.Link{Index: index, Name: fmt.Sprintf("link %d", index), Addrs: []netip.Prefix{p}})
 }
 
-// parseLink decodes a link and the ID of the namespace that the answer is about.
-func parseLink(b []byte) (l witness.Link, nsid int32, err error) {
-	if len(b) < unix.SizeofIfInfomsg {
-		return l, here, fmt.Errorf("a message about a link has %d bytes, less than %d", len(b), unix.SizeofIfInfomsg)
+// shown returns a link as a view shows it.
+func shown(l rtnl.Link) witness.Link {
+	w := witness.Link{
+		Index:    int(int32(l.Index)),
+		Name:     l.Name,
+		Kind:     l.Kind,
+		MAC:      net.HardwareAddr(l.MAC).String(),
+		Up:       l.Flags&unix.IFF_UP != 0,
+		Loopback: l.Flags&unix.IFF_LOOPBACK != 0,
+		Master:   int(int32(l.Master)),
+		Away:     l.Away,
 	}
-	l.Index = int(int32(binary.NativeEndian.Uint32(b[4:])))
-	flags := binary.NativeEndian.Uint32(b[8:])
-	l.Up, l.Loopback = flags&unix.IFF_UP != 0, flags&unix.IFF_LOOPBACK != 0
-	nsid = here
-	below := 0
-	rtnl.Attributes(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.IFLA_IFNAME:
-			l.Name = rtnl.Text(v)
-		case unix.IFLA_ADDRESS:
-			l.MAC = net.HardwareAddr(v).String()
-		case unix.IFLA_LINK:
-			below = int(number(v))
-		case unix.IFLA_LINK_NETNSID: // as the socket's namespace numbers it, whatever the target is
-			l.Away, l.NSID = true, int(number(v))
-		case unix.IFLA_MASTER:
-			l.Master = int(number(v))
-		case unix.IFLA_TARGET_NETNSID:
-			nsid = number(v)
-		case unix.IFLA_LINKINFO:
-			rtnl.Attributes(v, func(kind uint16, v []byte) {
-				if kind == unix.IFLA_INFO_KIND {
-					l.Kind = rtnl.Text(v)
-				}
-			})
-		}
-	})
-	switch {
+	if l.Away { // as the socket's namespace numbers it, whatever the target is
+		w.NSID = int(l.LowerNSID)
+	}
+	switch below := int(int32(l.Lower)); {
 	case l.Kind == "veth", l.Kind == "netkit":
-		l.Peer = below
-	case l.Away || below != l.Index: // a tunnel without a link below names itself
-		l.Lower = below
+		w.Peer = below
+	case l.Away || below != w.Index: // a tunnel without a link below names itself
+		w.Lower = below
 	}
-	return l, nsid, nil
+	return w
 }
-
-// parseAddr decodes an address, the index of its link, and the ID of the namespace that
-// the answer is about.
-func parseAddr(b []byte) (index int, p netip.Prefix, nsid int32, err error) {
-	if len(b) < unix.SizeofIfAddrmsg {
-		return 0, p, here, fmt.Errorf(
-			"a message about an address has %d bytes, less than %d",
-			len(b),
-			unix.SizeofIfAddrmsg,
-		)
-	}
-	bits := int(b[1])
-	index = int(binary.NativeEndian.Uint32(b[4:]))
-	nsid = here
-	var local, address netip.Addr
-	rtnl.Attributes(b[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.IFA_LOCAL:
-			local, _ = netip.AddrFromSlice(v)
-		case unix.IFA_ADDRESS: // of a link with two ends: the other end, beside IFA_LOCAL
-			address, _ = netip.AddrFromSlice(v)
-		case unix.IFA_TARGET_NETNSID:
-			nsid = number(v)
-		}
-	})
-	if !local.IsValid() {
-		local = address
-	}
-	if p = netip.PrefixFrom(local, bits); !p.IsValid() {
-		return 0, p, nsid, fmt.Errorf("link %d has an address that cannot be decoded: %x", index, b)
-	}
-	return index, p, nsid, nil
-}
-
-// number returns the value of an attribute with a signed number of 32 bits.
-func number(value []byte) int32 { return int32(rtnl.Number(value)) }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/witness"
 )
 
@@ -143,7 +144,7 @@ func readHost(c *conn) (ns witness.Namespace, err error) {
 	if ns.ID, err = identify(current); err != nil {
 		return ns, err
 	}
-	if ns.Links, err = c.links(here); err != nil {
+	if ns.Links, err = c.links(rtnl.Here); err != nil {
 		return ns, err
 	}
 	if ns.Routes, ns.OtherRoutes, err = c.allRoutes(); err != nil {

@@ -4,10 +4,7 @@
 package kernel
 
 import (
-	"encoding/binary"
-	"fmt"
 	"net"
-	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -43,75 +40,25 @@ func (c *conn) listRoutes(body []byte) (main, others []witness.Route, err error)
 
 // parseRoute decodes a route: one for each next hop, none if it is not a unicast route.
 func parseRoute(b []byte) ([]witness.Route, error) {
-	if len(b) < unix.SizeofRtMsg {
-		return nil, fmt.Errorf("a message about a route has %d bytes, less than %d", len(b), unix.SizeofRtMsg)
-	}
-	family, bits, kind, flags := b[0], int(b[1]), b[7], binary.NativeEndian.Uint32(b[8:])
-	table := uint32(b[4])
-	dst := netip.IPv4Unspecified()
-	switch family {
-	case unix.AF_INET:
-	case unix.AF_INET6:
-		dst = netip.IPv6Unspecified()
-	default:
+	if len(b) > 0 && b[0] != unix.AF_INET && b[0] != unix.AF_INET6 {
 		return nil, nil
 	}
-	var one witness.Route
-	var hops []byte
-	rtnl.Attributes(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.RTA_DST:
-			dst, _ = netip.AddrFromSlice(v)
-		case unix.RTA_TABLE:
-			table = uint32(number(v))
-		case unix.RTA_MULTIPATH:
-			hops = v
-		default:
-			hop(&one, kind, v)
-		}
-	})
-	if kind != unix.RTN_UNICAST || table == unix.RT_TABLE_LOCAL || flags&unix.RTM_F_CLONED != 0 {
-		return nil, nil
+	r, err := rtnl.DecodeRoute(b)
+	if err != nil || r.Type != unix.RTN_UNICAST || r.Table == unix.RT_TABLE_LOCAL || r.Flags&unix.RTM_F_CLONED != 0 {
+		return nil, err
 	}
-	if table != unix.RT_TABLE_MAIN {
-		one.Table = table
+	if r.Table == unix.RT_TABLE_MAIN {
+		r.Table = 0
 	}
-	if one.Dst = netip.PrefixFrom(dst, bits); !one.Dst.IsValid() {
-		return nil, fmt.Errorf("a route has a destination that cannot be decoded: %x", b)
-	}
+	hops := r.Hops
 	if hops == nil {
-		return []witness.Route{one}, nil
+		hops = []rtnl.Hop{r.Hop}
 	}
-	return nextHops(one, hops), nil
-}
-
-// hop decodes the attributes of a next hop.
-func hop(r *witness.Route, kind uint16, v []byte) {
-	switch kind {
-	case unix.RTA_GATEWAY:
-		r.Gateway, _ = netip.AddrFromSlice(v)
-	case unix.RTA_VIA: // a gateway of the other family, after two bytes with the family
-		if len(v) > 2 {
-			r.Gateway, _ = netip.AddrFromSlice(v[2:])
-		}
-	case unix.RTA_OIF:
-		r.Link = int(number(v))
+	var routes []witness.Route
+	for _, h := range hops {
+		routes = append(routes, witness.Route{Dst: r.Dst, Table: r.Table, Link: int(int32(h.Link)), Gateway: h.Gateway})
 	}
-}
-
-// nextHops decodes the next hops of a route with several ones.
-func nextHops(of witness.Route, b []byte) (routes []witness.Route) {
-	for len(b) >= unix.SizeofRtNexthop {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.SizeofRtNexthop || size > len(b) {
-			break
-		}
-		r := witness.Route{Dst: of.Dst, Table: of.Table, Link: int(int32(binary.NativeEndian.Uint32(b[4:])))}
-		rtnl.Attributes(b[unix.SizeofRtNexthop:size], func(kind uint16, v []byte) { hop(&r, kind, v) })
-		routes = append(routes, r)
-		b = b[min((size+3)&^3, len(b)):] // aligned to 4 bytes
-	}
-	return routes
+	return routes, nil
 }
 
 // neighbours returns the ARP and ND caches, without the entries that need no resolution.
@@ -128,23 +75,17 @@ func (c *conn) neighbours() ([]witness.Neighbour, error) {
 	return all, err
 }
 
-func parseNeighbour(b []byte) (n witness.Neighbour, known bool, err error) {
-	if len(b) < unix.SizeofNdMsg {
-		return n, false, fmt.Errorf("a message about a neighbour has %d bytes, less than %d", len(b), unix.SizeofNdMsg)
+// parseNeighbour decodes a neighbour, and reports whether a view shows it.
+func parseNeighbour(b []byte) (witness.Neighbour, bool, error) {
+	n, err := rtnl.DecodeNeighbour(b)
+	shown := witness.Neighbour{
+		Link:  int(int32(n.Link)),
+		Addr:  n.Addr,
+		MAC:   net.HardwareAddr(n.MAC).String(),
+		State: stateName(n.State),
 	}
-	family, state := b[0], binary.NativeEndian.Uint16(b[8:])
-	n.Link = int(int32(binary.NativeEndian.Uint32(b[4:])))
-	n.State = stateName(state)
-	rtnl.Attributes(b[unix.SizeofNdMsg:], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.NDA_DST:
-			n.Addr, _ = netip.AddrFromSlice(v)
-		case unix.NDA_LLADDR:
-			n.MAC = net.HardwareAddr(v).String()
-		}
-	})
-	ip := family == unix.AF_INET || family == unix.AF_INET6
-	return n, ip && n.State != "" && n.Addr.IsValid(), nil
+	ip := n.Family == unix.AF_INET || n.Family == unix.AF_INET6
+	return shown, err == nil && ip && shown.State != "" && n.Addr.IsValid(), err
 }
 
 // stateName returns the state of a neighbour as "ip neigh" shows it, "" for NOARP and NONE.
