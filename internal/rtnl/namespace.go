@@ -96,27 +96,19 @@ func (n *Namespace) Close() error { return os.NewSyscallError("close", unix.Clos
 // Dial opens a routing socket in the namespace. It needs CAP_SYS_ADMIN unless the namespace
 // is the calling thread's.
 func (n *Namespace) Dial() (s *Socket, err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if n.here() {
-		return Dial(unix.NETLINK_ROUTE)
-	}
-	err = n.Do(func() error {
+	dial := func() error {
 		s, err = Dial(unix.NETLINK_ROUTE)
 		return err
-	})
-	return s, err
-}
-
-// here reports whether the calling thread is in the namespace.
-func (n *Namespace) here() bool {
-	home, err := Open("")
-	return err == nil && home.Close() == nil && home.id == n.id
+	}
+	return s, n.visit(dial, true)
 }
 
 // Do calls f in the namespace, on a locked thread. If the thread cannot go back, the
 // calling goroutine stays locked to it, so that no other goroutine runs there.
-func (n *Namespace) Do(f func() error) (err error) {
+func (n *Namespace) Do(f func() error) error { return n.visit(f, false) }
+
+// visit is Do. With stay, a thread that is in the namespace does not enter it, and needs no right.
+func (n *Namespace) visit(f func() error, stay bool) (err error) {
 	runtime.LockOSThread()
 	home, err := unix.Open(current, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -124,6 +116,11 @@ func (n *Namespace) Do(f func() error) (err error) {
 		return fmt.Errorf("open the current network namespace: %w", os.NewSyscallError("open", err))
 	}
 	defer func() { err = errors.Join(err, os.NewSyscallError("close", unix.Close(home))) }()
+	var st unix.Stat_t
+	if stay && unix.Fstat(home, &st) == nil && n.id == (ID{st.Dev, st.Ino}) {
+		defer runtime.UnlockOSThread()
+		return f()
+	}
 	if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
 		if errors.Is(err, unix.EPERM) {

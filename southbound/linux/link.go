@@ -34,6 +34,9 @@ const (
 	everything     = 1<<32 - 1 // what has changed of a link that is new
 )
 
+// skipStatistics (RTEXT_FILTER_SKIP_STATS) leaves out the counters, two thirds of a message.
+const skipStatistics = 1 << 3
+
 // linkID identifies a link to the kernel: most requests need the index, rules the name.
 type linkID struct {
 	index uint32
@@ -123,7 +126,7 @@ func getLink(s *rtnl.Socket, name string) (l hostLink, found bool, err error) {
 		What:  fmt.Sprintf("get link %q", name),
 		Kind:  unix.RTM_GETLINK,
 		Allow: []unix.Errno{unix.ENODEV},
-		Body:  ifinfo(0, 0, 0).Text(unix.IFLA_IFNAME, name),
+		Body:  ifinfo(0, 0, 0).Text(unix.IFLA_IFNAME, name).U32(unix.IFLA_EXT_MASK, skipStatistics),
 		Each: func(kind uint16, b []byte) {
 			if kind == unix.RTM_NEWLINK {
 				l, found = parseLink(b)
@@ -135,8 +138,6 @@ func getLink(s *rtnl.Socket, name string) (l hostLink, found bool, err error) {
 
 // listLinks returns the links of a kind in the socket's namespace, "" for all kinds.
 func listLinks(s *rtnl.Socket, kind string) (all []hostLink, err error) {
-	// RTEXT_FILTER_SKIP_STATS leaves out the counters, two thirds of a message.
-	const skipStatistics = 1 << 3
 	body := ifinfo(0, 0, 0).U32(unix.IFLA_EXT_MASK, skipStatistics)
 	if kind != "" {
 		body = body.Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).Text(unix.IFLA_INFO_KIND, kind))

@@ -256,7 +256,7 @@ func parseRoute(b []byte) (p parsed, ok bool) {
 	default:
 		p.odd = r.Type != unix.RTN_UNICAST || r.More || len(r.Hops) > 0 || crossed || !ordinary
 	}
-	return p, err == nil
+	return p, err == nil && (r.Family == unix.AF_INET || r.Family == unix.AF_INET6)
 }
 
 // defaultRoute returns the destination of all addresses of a family.

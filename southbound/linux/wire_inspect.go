@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
 )
 
@@ -28,27 +29,32 @@ func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) er
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	host, found, err := getLink(w.host, p.hostName)
+	s, err := w.ns.Dial()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }() // it was only read
+	host, found, err := getLink(s, p.hostName)
 	switch {
 	case err != nil:
 		return err
 	case !found:
 		return fmt.Errorf("the node has no link %s", p.hostName)
 	}
-	rules, err := listRules(w.host)
+	rules, err := listRules(s)
 	if err != nil {
 		return err
 	}
-	outside, err := readObjects(w.host, host.index)
+	outside, err := readObjects(s, host.index)
 	if err != nil {
 		return err
 	}
-	return w.compare(p, host, hostObjects(host.linkID, outside[host.index], rules))
+	return w.compare(s, p, host, hostObjects(host.linkID, outside[host.index], rules))
 }
 
 // compare compares a plan with the host end of a wire, and then with the end of the pod. Its
-// error names each difference.
-func (w *Wires) compare(p *wirePlan, host hostLink, have *linkObjects) error {
+// error names each difference. s is a socket that no other goroutine uses.
+func (w *Wires) compare(s *rtnl.Socket, p *wirePlan, host hostLink, have *linkObjects) error {
 	errs := []error{p.inspectLink(ofNode, host, p.hostMAC), p.differences(p.host, have).err(ofNode)}
 	switch {
 	case host.name != p.hostName:
@@ -65,11 +71,11 @@ func (w *Wires) compare(p *wirePlan, host hostLink, have *linkObjects) error {
 			"link %s of the node checks sources: net.ipv4.conf.%s.rp_filter is not 0", p.hostName, p.hostName,
 		))
 	}
-	return errors.Join(append(errs, w.comparePod(p, host))...)
+	return errors.Join(append(errs, w.comparePod(s, p, host))...)
 }
 
-// comparePod compares a plan with the end of the pod.
-func (w *Wires) comparePod(p *wirePlan, host hostLink) error {
+// comparePod compares a plan with the end of the pod. It reads into the memory of a socket.
+func (w *Wires) comparePod(memory *rtnl.Socket, p *wirePlan, host hostLink) error {
 	ns, err := openPod(p)
 	if err != nil {
 		return err
@@ -80,6 +86,7 @@ func (w *Wires) comparePod(p *wirePlan, host hostLink) error {
 		return err
 	}
 	defer func() { _ = s.Close() }()
+	s.Share(memory)
 	if err := w.differs(p, ns, s); err != nil {
 		return err
 	}

@@ -36,15 +36,20 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 			plans[v.Key], messages[v.Key], byName[p.hostName] = p, v, v.Key
 		}
 	}
-	links, err := listLinks(w.host, vethKind)
+	s, err := w.ns.Dial() // many reads: a change that is made meanwhile need not wait
 	if err != nil {
 		return nil, err
 	}
-	have, err := readObjects(w.host, 0)
+	defer func() { _ = s.Close() }() // it was only read
+	links, err := listLinks(s, vethKind)
 	if err != nil {
 		return nil, err
 	}
-	rules, err := listRules(w.host)
+	have, err := readObjects(s, 0)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := listRules(s)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +73,7 @@ func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]cont
 		if p != nil && p.isolated() {
 			named[link.name] = key
 		}
-		if p != nil && w.compare(p, link, objects) == nil {
+		if p != nil && w.compare(s, p, link, objects) == nil {
 			all = append(all, messages[key])
 		} else {
 			all = append(all, controller.Value{Key: key, Message: remains(link, objects)})

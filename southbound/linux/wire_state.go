@@ -143,14 +143,12 @@ func readObjects(s *rtnl.Socket, index uint32) (map[uint32]*linkObjects, error) 
 		neighbour = neighbour.U32(unix.NDA_IFINDEX, index)
 	}
 	lists = append(lists, list{"neighbours", unix.RTM_GETNEIGH, neighbour, parseNeighbour})
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		route := make(rtnl.Message, unix.SizeofRtMsg)
-		route[0], route[5] = family, ownProtocol
-		if index != 0 {
-			route = route.U32(unix.RTA_OIF, index)
-		}
-		lists = append(lists, list{"routes", unix.RTM_GETROUTE, route, parseRoute})
+	route := make(rtnl.Message, unix.SizeofRtMsg)
+	route[5] = ownProtocol
+	if index != 0 {
+		route = route.U32(unix.RTA_OIF, index)
 	}
+	lists = append(lists, list{"routes", unix.RTM_GETROUTE, route, parseRoute})
 	for _, l := range lists {
 		var found []parsed
 		err := s.Dump(l.what, l.kind, l.body, func() { found = found[:0] }, func(b []byte) {
