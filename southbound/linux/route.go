@@ -12,9 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
@@ -24,23 +22,17 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// answerTimeout bounds the wait for each answer of the kernel.
-const answerTimeout = 10 * time.Second
-
 // routes is the descriptor of the routes to pod subnets of other nodes, the values below
 // "route/".
 type routes struct {
-	kernel routeKernel
-	table  *routeTable // as read for this transaction; nil: to be read
-	// tried holds the places where this process has made routes: IPv6 shows these without
-	// our protocol if another program adds a hop.
-	tried map[routePlace]bool
-	// networks holds the links of networks that values have named.
-	networks map[routeLink]bool
-	monitor  *monitor
+	host    *rtnl.Socket
+	monitor *monitor
+	table   *routeTable // as read for this transaction; nil: to be read
 
-	mu      sync.Mutex              // because Watch reads what follows
-	watched map[routePlace]routeWay // of the wanted values, and of those that stand in
+	mu sync.Mutex // because Watch reads what follows
+	// watched holds the wanted values, and those that stand in. IPv6 shows a route of these
+	// places without our protocol if another program adds a hop.
+	watched map[routePlace]routeWay
 }
 
 var (
@@ -52,34 +44,19 @@ var (
 
 // newRoutes opens a netlink socket in the node's network namespace. It changes nothing.
 func newRoutes(opt Options) (*routes, error) {
-	var handle *netlink.Handle
-	err := rtnl.Within(opt.Namespace, func() (err error) {
-		handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
-	if err == nil {
-		err = handle.SetSocketTimeout(answerTimeout)
-	}
+	ns, err := rtnl.Open(opt.Namespace)
 	if err != nil {
-		if handle != nil {
-			handle.Close()
-		}
 		return nil, fmt.Errorf("open the kernel's routes: %w", err)
 	}
-	return &routes{
-		kernel:   handle,
-		tried:    map[routePlace]bool{},
-		networks: map[routeLink]bool{},
-		monitor:  opt.withDefaults().monitor,
-		watched:  map[routePlace]routeWay{},
-	}, nil
+	host, err := ns.Dial()
+	if err = errors.Join(err, ns.Close()); err != nil {
+		return nil, fmt.Errorf("open the kernel's routes: %w", err)
+	}
+	return &routes{host: host, monitor: opt.withDefaults().monitor, watched: map[routePlace]routeWay{}}, nil
 }
 
 // Close closes the socket. The routes stay.
-func (d *routes) Close() error {
-	d.kernel.Close()
-	return nil
-}
+func (d *routes) Close() error { return d.host.Close() }
 
 func (d *routes) Name() string { return "linux route" }
 
@@ -118,17 +95,76 @@ func (d *routes) Substitute(_ string, value proto.Message) proto.Message {
 }
 
 // Prepare reads the kernel's routes of the families of keys.
-func (d *routes) Prepare(ctx context.Context, keys []string) (err error) {
-	d.table = nil
-	requested, families := map[routePlace]bool{}, map[int]bool{}
+func (d *routes) Prepare(ctx context.Context, keys []string) error {
+	requested := map[routePlace]bool{}
 	for _, key := range keys {
 		if place, err := readPlace(key); err == nil {
 			requested[place] = true
-			families[familyOfRoute(place.dst)] = true
 		}
 	}
-	d.table, err = listRoutes(ctx, d.kernel, slices.Sorted(maps.Keys(families)), requested, d.linked()...)
-	return err
+	return d.read(ctx, requested, familiesOf(requested))
+}
+
+func familiesOf(places map[routePlace]bool) []byte {
+	families := map[byte]bool{}
+	for place := range places {
+		families[familyOf(place.dst.Addr())] = true
+	}
+	return slices.Sorted(maps.Keys(families))
+}
+
+// read reads the routes of families, of foreign ones only those to requested destinations.
+func (d *routes) read(ctx context.Context, requested map[routePlace]bool, families []byte) error {
+	d.table = nil
+	links, err := routeLinks(d.host, d.throughLinks())
+	if err != nil {
+		return err
+	}
+	t := &routeTable{
+		requested,
+		links,
+		map[routePlace][]rtnl.Route{},
+		map[routePlace][]rtnl.Route{},
+		map[uint32][]netip.Prefix{},
+	}
+	for _, family := range families {
+		if ctx.Err() != nil {
+			return fmt.Errorf("list routes: %w", context.Cause(ctx))
+		}
+		found, err := listRoutes(d.host, family)
+		if err != nil {
+			return err
+		}
+		for _, r := range found {
+			t.sort(r)
+		}
+	}
+	d.table = t
+	return nil
+}
+
+// current returns the routes as they are. It reads them again if this transaction has changed
+// those of place, or has made the link of a tunnel again: its former routes went with it.
+func (d *routes) current(ctx context.Context, place routePlace, through routeLink) (*routeTable, error) {
+	valid := d.table != nil && d.table.requested[place]
+	if valid && through.name() != "" {
+		links, err := routeLinks(d.host, map[routeLink]bool{through: true})
+		if err != nil {
+			return nil, err
+		}
+		valid = links[through] == d.table.links[through]
+	}
+	if valid {
+		return d.table, nil
+	}
+	requested := map[routePlace]bool{place: true}
+	if d.table != nil {
+		for other := range d.table.requested {
+			requested[other] = true
+		}
+	}
+	err := d.read(ctx, requested, familiesOf(requested))
+	return d.table, err
 }
 
 // Create makes the route of a value, or corrects the present one.
@@ -137,50 +173,13 @@ func (d *routes) Create(ctx context.Context, key string, value proto.Message) er
 	if err != nil {
 		return err
 	}
-	d.tried[want.place] = true
 	d.watch(want)
-	d.name(want)
-	if err := d.relink(ctx, want.way.routeLink); err != nil {
-		return err
-	}
-	return d.change(ctx, key, func(c *routeChange) error { return c.converge(want) })
-}
-
-// relink looks the link of a transport up again: this transaction may have made it after
-// the routes were read. The routes through a link that was removed went with it.
-func (d *routes) relink(ctx context.Context, through routeLink) error {
-	if d.table == nil || through.transport == kv.Transport_DIRECT {
-		return nil
-	}
-	link, err := d.kernel.LinkByName(through.name())
-	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
-		return nil // the change says so
-	}
+	t, err := d.current(ctx, want.place, want.way.routeLink)
 	if err != nil {
-		return fmt.Errorf("find link %s: %w", through.name(), err)
+		return southbound.Unchanged(err)
 	}
-	before := d.table.links[through]
-	if before == link.Attrs().Index {
-		return nil
-	}
-	d.table.links[through] = link.Attrs().Index
-	if before == 0 {
-		return nil
-	}
-	families := []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
-	d.table, err = listRoutes(ctx, d.kernel, families, d.table.requested, d.linked()...)
-	return err
+	return (&routeChange{d.host, t, want.place}).converge(want)
 }
-
-// name notes the link of a network that a route leads through.
-func (d *routes) name(w routeWant) {
-	if w.way.vni != 0 {
-		d.networks[w.way.routeLink] = true
-	}
-}
-
-// linked returns the links of networks that values have named.
-func (d *routes) linked() []routeLink { return slices.Collect(maps.Keys(d.networks)) }
 
 // Update changes the route of a value.
 func (d *routes) Update(ctx context.Context, key string, _, value proto.Message) error {
@@ -193,44 +192,22 @@ func (d *routes) Delete(ctx context.Context, key string, _ proto.Message) error 
 	if err != nil {
 		return nil //nolint:nilerr // an impossible value was never made
 	}
-	d.unwatch(place)
-	err = d.change(ctx, key, func(c *routeChange) error {
-		_, err := c.remove(slices.Concat(c.table.ours[place], c.table.hidden[place]))
-		return err
-	})
+	way, watched := d.unwatch(place)
+	t, err := d.current(ctx, place, routeLink{})
 	if err == nil {
-		delete(d.tried, place)
+		_, err = (&routeChange{d.host, t, place}).remove(slices.Concat(t.ours[place], t.hidden(place)))
+	}
+	if err != nil && watched {
+		d.watch(routeWant{place: place, way: way})
 	}
 	return err
-}
-
-// change calls f with the routes as they are, and undoes the steps of f if it fails.
-func (d *routes) change(ctx context.Context, key string, f func(*routeChange) error) error {
-	place, err := readPlace(key)
-	if err != nil {
-		return err
-	}
-	if d.table == nil || !d.table.requested[place] || d.table.stale[place] {
-		if err := d.Prepare(ctx, []string{key}); err != nil {
-			return err
-		}
-	}
-	c := &routeChange{kernel: d.kernel, table: d.table}
-	err = f(c)
-	if len(c.done) > 0 {
-		d.table.stale[place] = true
-	}
-	if err != nil {
-		return errors.Join(err, c.undo())
-	}
-	return nil
 }
 
 // Retrieve returns the values of the own routes. A route of a form that this package never
 // makes, or beside a foreign one, has a description as its gateway.
 func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
-	d.table = nil
-	wants, requested := map[routePlace]routeWant{}, maps.Clone(d.tried)
+	requested, wants := d.places(), map[routePlace]routeWant{}
+	made := maps.Clone(requested)
 	for _, v := range wanted {
 		want, err := readRoute(v.Key, v.Message)
 		if err != nil {
@@ -238,59 +215,55 @@ func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]con
 		}
 		wants[want.place], requested[want.place] = want, true
 		d.watch(want)
-		d.name(want)
 	}
-	t, err := listRoutes(ctx, d.kernel, []int{netlink.FAMILY_V4, netlink.FAMILY_V6}, requested, d.linked()...)
-	if err != nil {
+	if err := d.read(ctx, requested, []byte{unix.AF_INET, unix.AF_INET6}); err != nil {
 		return nil, err
 	}
+	t := d.table
 	var all []controller.Value
-	for place, have := range t.hidden {
-		if d.tried[place] && t.ours[place] == nil {
+	for place := range t.foreign {
+		if have := t.hidden(place); len(have) > 0 && made[place] && t.ours[place] == nil {
 			all = append(all, controller.Value{Key: place.key(), Message: t.describe(place, have)})
 		}
 	}
 	for place, have := range t.ours {
 		t.requested[place] = true
-		want, is := wants[place]
-		value := proto.Message(want.value)
-		if !is || !t.right(have, want) {
+		value := proto.Message(wants[place].value)
+		if way, right := t.made(place, have); !right || wants[place].value == nil || way != wants[place].way {
 			value = t.describe(place, have)
 		}
 		all = append(all, controller.Value{Key: place.key(), Message: value})
 	}
-	d.table = t
 	return all, nil
 }
 
-// right reports whether the own routes to a destination are exactly the wanted one.
-func (t *routeTable) right(have []netlink.Route, want routeWant) bool {
-	if _, taken := t.foreign[want.place]; taken || len(have) != 1 {
-		return false
+// made returns the way to a destination if its own routes are one complete route.
+func (t *routeTable) made(place routePlace, have []rtnl.Route) (way routeWay, complete bool) {
+	if len(have) != 1 || len(t.foreign[place]) > 0 {
+		return way, false
 	}
 	way, plain := t.way(have[0])
-	return plain && way == want.way && t.reaches(have[0], way)
+	return way, plain && t.reaches(have[0], way)
 }
 
 // describe returns a value that shows own routes which are not the wanted ones.
-func (t *routeTable) describe(place routePlace, have []netlink.Route) *kv.NodeRoute {
+func (t *routeTable) describe(place routePlace, have []rtnl.Route) *kv.NodeRoute {
 	value := &kv.NodeRoute{Dst: place.dst.String(), Table: place.table}
-	if way, plain := t.way(have[0]); plain && len(have) == 1 {
-		if _, taken := t.foreign[place]; !taken && t.reaches(have[0], way) {
-			value.Gateway, value.Transport, value.Vni = "", way.transport, way.vni
-			if way.gateway.IsValid() {
-				value.Gateway = way.gateway.String()
-			}
-			return value
+	if way, complete := t.made(place, have); complete {
+		value.Transport, value.Vni = way.transport, way.vni
+		if way.gateway.IsValid() {
+			value.Gateway = way.gateway.String()
 		}
+		return value
 	}
+	var all []string
 	for _, r := range have {
-		value.Gateway += describeRoute(r) + "; "
+		all = append(all, routeText(r))
 	}
-	if r, taken := t.foreign[place]; taken {
-		value.Gateway += "beside " + describeRoute(r)
+	if foreign := t.foreign[place]; len(foreign) > 0 {
+		all = append(all, "beside "+routeText(foreign[0]))
 	}
-	value.Gateway = strings.TrimSuffix(value.Gateway, "; ")
+	value.Gateway = strings.Join(all, "; ")
 	return value
 }
 
@@ -303,9 +276,9 @@ type routePlace struct {
 func (p routePlace) key() string { return kv.SinkRouteKey(p.dst.String(), p.table) }
 
 // id returns the number of the table in the kernel.
-func (p routePlace) id() int {
+func (p routePlace) id() uint32 {
 	if p.table == 0 {
 		return unix.RT_TABLE_MAIN
 	}
-	return int(p.table)
+	return p.table
 }

@@ -8,146 +8,141 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// routeChange changes the routes of one value and can undo that.
+// routeChange changes the routes of one value. It has no undo: if it fails on the way, the next
+// one finds the routes by their protocol. It removes nothing before it knows that no route of
+// another program is there, because nothing could restore what it has removed then.
 type routeChange struct {
-	kernel routeKernel
-	table  *routeTable
-	done   []routeStep
+	host  *rtnl.Socket
+	table *routeTable
+	place routePlace
 }
 
-// routeStep holds one route that was added or removed.
-type routeStep struct {
-	removed bool
-	route   netlink.Route
-}
-
-// converge makes the wanted route the only own one to its destination.
+// converge makes the wanted route the only own one to its destination. It appends the route and
+// then removes the others, so that packets find one at each moment. NLM_F_REPLACE would take one
+// request, but may replace a route of another program.
 func (c *routeChange) converge(w routeWant) error {
-	ours := c.table.ours[w.place]
-	if r, taken := c.table.foreign[w.place]; taken {
-		return fmt.Errorf("%w: %s", southbound.ErrForeign, describeRoute(r))
+	if foreign := c.table.foreign[c.place]; len(foreign) > 0 {
+		return fmt.Errorf("%w: %s", southbound.ErrForeign, routeText(foreign[0]))
 	}
-	wanted, err := kernelRoute(w, c.table)
+	wanted, err := w.way.route(c.place, c.table.links)
+	if err != nil {
+		return southbound.Unchanged(err)
+	}
+	ours, err := c.single(c.table.ours[c.place])
 	if err != nil {
 		return err
 	}
 	if len(ours) == 0 {
-		return c.add(wanted)
+		return c.add(nil, wanted)
 	}
-	keep, stale := -1, -1
-	for i, r := range ours {
-		way, plain := c.table.way(r)
-		switch {
-		case !plain || way != w.way:
-		case c.table.reaches(r, way):
-			keep = i
-		default:
-			stale = i
-		}
-	}
+	same := func(r rtnl.Route) bool { way, plain := c.table.way(r); return plain && way == w.way }
+	keep := slices.IndexFunc(ours, func(r rtnl.Route) bool { return same(r) && c.table.reaches(r, w.way) })
 	if keep >= 0 {
 		_, err := c.remove(slices.Delete(slices.Clone(ours), keep, keep+1))
 		return err
 	}
-	return c.replace(ours, stale, wanted)
-}
-
-// replace replaces ours by wanted. One of them may be stale: of the same gateway, on an
-// interface that seems wrong.
-func (c *routeChange) replace(ours []netlink.Route, stale int, wanted netlink.Route) error {
-	err := c.do(routeStep{route: wanted}, c.kernel.RouteAppend)
-	if errors.Is(err, unix.EEXIST) && stale >= 0 {
-		_, err := c.remove(slices.Delete(slices.Clone(ours), stale, stale+1))
-		return err // the kernel would choose the same interface
-	}
-	if errors.Is(err, unix.EEXIST) { // it is a hop of one of them
-		if _, err := c.remove(ours); err != nil {
+	alike := func(r rtnl.Route) bool { return r.Gateway == wanted.Gateway }
+	switch err := c.run(addRoute(wanted, unix.NLM_F_APPEND)); {
+	case !errors.Is(err, unix.EEXIST):
+		if err != nil {
 			return err
 		}
-		return c.add(wanted)
-	}
-	if err != nil {
+	case slices.ContainsFunc(ours, same): // the kernel would choose the same interface again
+		_, err := c.remove(slices.DeleteFunc(slices.Clone(ours), same))
 		return err
+	case slices.ContainsFunc(ours, alike): // with other settings, which IPv6 does not compare
+		return c.add(ours, wanted)
+	default:
+		return fmt.Errorf("%w, made a moment ago: %w", southbound.ErrForeign, err)
 	}
 	all, err := c.remove(ours)
 	if err != nil || all {
 		return err
 	}
-	// Another program removed ours, so wanted may be beside a route of that program: add
-	// it again, with NLM_F_EXCL.
-	if _, err := c.remove([]netlink.Route{wanted}); err != nil {
-		return err
-	}
-	return c.add(wanted)
+	// Another program removed ours, so wanted may be beside a route of that program.
+	return c.add([]rtnl.Route{wanted}, wanted)
 }
 
-func (c *routeChange) add(r netlink.Route) error {
-	err := c.do(routeStep{route: r}, c.kernel.RouteAdd)
+// single removes own hops until no IPv6 route has several. The kernel shows such routes as one,
+// with the protocol of the first. Whose the others are it tells only if they are to be removed:
+// if one of them is not ours, the first stays too.
+func (c *routeChange) single(ours []rtnl.Route) ([]rtnl.Route, error) {
+	var rest []rtnl.Route
+	for _, r := range ours {
+		all := hops(r)
+		gone, err := c.remove(all[1:])
+		if err != nil {
+			return nil, err
+		}
+		if !gone {
+			return nil, fmt.Errorf("%w: %s has a hop of it", southbound.ErrForeign, routeText(r))
+		}
+		rest = append(rest, all[0])
+	}
+	return rest, nil
+}
+
+// add adds a route if there is none of its metric, after it has removed others.
+func (c *routeChange) add(former []rtnl.Route, r rtnl.Route) error {
+	var all []*rtnl.Request
+	for _, f := range former {
+		remove := removeRoute(f)
+		remove.Allow = []unix.Errno{unix.ESRCH}
+		all = append(all, remove)
+	}
+	err := c.run(append(all, addRoute(r, unix.NLM_F_EXCL))...)
 	if errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%w, made a moment ago: %w", southbound.ErrForeign, err)
 	}
 	return err
 }
 
-// remove removes routes. all is false if some were gone already.
-func (c *routeChange) remove(routes []netlink.Route) (all bool, err error) {
-	all = true
+// remove removes own routes. all is false if some were gone already, or are foreign.
+func (c *routeChange) remove(routes []rtnl.Route) (all bool, err error) {
+	var requests []*rtnl.Request
 	for _, r := range routes {
 		for _, hop := range hops(r) {
-			err := c.do(routeStep{removed: true, route: hop}, c.kernel.RouteDel)
-			if errors.Is(err, unix.ESRCH) {
-				all = false
-				continue
-			}
-			if err != nil {
-				return false, err
-			}
+			requests = append(requests, removeRoute(hop))
 		}
 	}
-	return all, nil
-}
-
-// do does a step and records it if it succeeded.
-func (c *routeChange) do(s routeStep, operation func(*netlink.Route) error) error {
-	if err := operation(&s.route); err != nil {
-		verb := "add "
-		if s.removed {
-			verb = "remove "
-		}
-		return fmt.Errorf("%s%s: %w", verb, describeRoute(s.route), explainRoute(err))
-	}
-	c.done = append(c.done, s)
-	return nil
-}
-
-// undo undoes all steps, in the opposite order.
-func (c *routeChange) undo() error {
-	var errs []error
-	for _, s := range slices.Backward(c.done) {
-		if s.removed {
-			if err := c.kernel.RouteAppend(&s.route); err != nil && !errors.Is(err, unix.EEXIST) {
-				errs = append(errs, fmt.Errorf("undo: put back %s: %w", describeRoute(s.route), explainRoute(err)))
-			}
-		} else if err := c.kernel.RouteDel(&s.route); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("undo: remove %s: %w", describeRoute(s.route), explainRoute(err)))
+	err = c.run(requests...)
+	all = true
+	for _, r := range requests {
+		switch {
+		case errors.Is(r.Err, unix.ESRCH):
+			all = false
+		case r.Err != nil:
+			return false, r.Err
 		}
 	}
-	return errors.Join(errs...)
+	if errors.Is(err, unix.ESRCH) {
+		err = nil
+	}
+	return all, err
 }
 
-// explainRoute adds the meaning of an error of the kernel.
-func explainRoute(err error) error {
-	switch {
-	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w: it needs CAP_NET_ADMIN in the network namespace", err)
-	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		return fmt.Errorf("%w: no connected route reaches the gateway", err)
+// run sends requests. If the kernel has refused all of them, the error says that nothing was
+// changed.
+func (c *routeChange) run(requests ...*rtnl.Request) error {
+	if len(requests) == 0 {
+		return nil
+	}
+	err := c.host.Run(requests)
+	if err == nil || slices.ContainsFunc(requests, func(r *rtnl.Request) bool { return r.Err == nil }) {
+		c.table.requested[c.place] = false
+		return err
+	}
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		err = fmt.Errorf("%w: no connected route reaches the gateway", err)
+	}
+	if c.table.requested[c.place] {
+		return southbound.Unchanged(err)
 	}
 	return err
 }

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,9 +18,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 	"github.com/cadastre/cadastre/southbound"
 )
@@ -53,12 +55,6 @@ func newRouteSink(opt routeOptions) (*routeSink, error) {
 
 func scheduled(opt routeOptions, d southbound.Descriptor, r *routes) *routeSink {
 	return &routeSink{southbound.New(southbound.Options{OnFailure: opt.OnFailure, Now: opt.Now}, d), r}
-}
-
-// unwatched is a descriptor of a fake, which announces nothing.
-type unwatched struct {
-	southbound.Descriptor
-	southbound.Preparer
 }
 
 // node is a network namespace with eth0, which is 192.168.16.5/24 and
@@ -180,7 +176,7 @@ func (n *node) routesOf(table int) []string {
 	return all
 }
 
-// routes are those of the main table, without interfaces and routeMetric.
+// routes are those of the main table, without interfaces and the usual metric.
 func (n *node) routes() []string {
 	n.t.Helper()
 	all := n.routesOf(unix.RT_TABLE_MAIN)
@@ -254,129 +250,80 @@ func dump(s *routeSink) []string {
 	return all
 }
 
-// fake is a kernel in memory: one table, eth0 is interface 2 and reaches
-// 192.168.16.0/24 and fd16::/64.
-type fake struct {
-	routes []netlink.Route
-	log    []string
-	fault  func(op string, r *netlink.Route) error // asked before each call
-	after  func(op string, r *netlink.Route)       // called after each
+// describeRoute returns a route as ip route shows it.
+func describeRoute(r netlink.Route) string {
+	var s strings.Builder
+	switch r.Type {
+	case unix.RTN_UNREACHABLE:
+		s.WriteString("unreachable ")
+	case unix.RTN_BLACKHOLE:
+		s.WriteString("blackhole ")
+	case unix.RTN_PROHIBIT:
+		s.WriteString("prohibit ")
+	}
+	s.WriteString(r.Dst.String())
+	if r.Gw != nil {
+		fmt.Fprintf(&s, " via %s", r.Gw)
+	}
+	if r.Via != nil {
+		fmt.Fprintf(&s, " via %s", r.Via)
+	}
+	for _, hop := range r.MultiPath {
+		fmt.Fprintf(&s, " nexthop %s interface %d", hop.Gw, hop.LinkIndex)
+	}
+	if r.LinkIndex != 0 {
+		fmt.Fprintf(&s, " interface %d", r.LinkIndex)
+	}
+	fmt.Fprintf(&s, " proto %s", r.Protocol)
+	if r.Priority != 0 {
+		fmt.Fprintf(&s, " metric %d", r.Priority)
+	}
+	if r.Table != unix.RT_TABLE_MAIN {
+		fmt.Fprintf(&s, " table %d", r.Table)
+	}
+	return s.String()
 }
 
-func newFake() *fake {
-	f := &fake{}
-	for _, s := range []string{"192.168.16.0/24", "fd16::/64"} {
-		r := by(unix.RTPROT_KERNEL, s, "", 0)
-		r.Type, r.LinkIndex, r.Table = unix.RTN_UNICAST, 2, unix.RT_TABLE_MAIN
-		f.routes = append(f.routes, f.kept(r))
-	}
-	return f
+// tampered passes the calls to the descriptor of routes on. The function around is called
+// instead of each call that makes or removes a value, and may call it.
+type tampered struct {
+	*routes
+	around func(operation, key string, call func() error) error
 }
 
-func (f *fake) call(op string, r *netlink.Route, do func() error) error {
-	what := op
-	if r != nil {
-		what += " " + plain(describeRoute(*r))
-	}
-	if f.fault != nil {
-		if err := f.fault(op, r); err != nil {
-			f.log = append(f.log, what+": "+err.Error())
-			return err
-		}
-	}
-	err := do()
-	if err != nil {
-		what += ": " + err.Error()
-	}
-	f.log = append(f.log, what)
-	if f.after != nil {
-		f.after(op, r)
-	}
-	return err
+func (d *tampered) Create(ctx context.Context, key string, value proto.Message) error {
+	return d.around("create", key, func() error { return d.routes.Create(ctx, key, value) })
 }
 
-// kept returns an added route as the kernel shows it.
-func (f *fake) kept(r *netlink.Route) netlink.Route {
-	k := *r
-	dst := netip.MustParsePrefix(r.Dst.String())
-	k.Family = familyOfRoute(dst)
-	if k.Family == netlink.FAMILY_V6 {
-		k.Priority = max(k.Priority, routeMetric)
-	}
-	if ip4 := k.Gw.To4(); ip4 != nil {
-		k.Gw = ip4
-	}
-	if k.Type == unix.RTN_UNICAST {
-		k.LinkIndex = 2
-	}
-	return k
+func (d *tampered) Update(ctx context.Context, key string, before, value proto.Message) error {
+	return d.around("update", key, func() error { return d.routes.Update(ctx, key, before, value) })
 }
 
-func (f *fake) RouteListFilteredIter(family int, _ *netlink.Route, _ uint64, each func(netlink.Route) bool) error {
-	return f.call("list", nil, func() error {
-		for _, r := range f.routes {
-			if r.Family == family && !each(r) {
-				break
-			}
-		}
-		return nil
+func (d *tampered) Delete(ctx context.Context, key string, value proto.Message) error {
+	return d.around("delete", key, func() error { return d.routes.Delete(ctx, key, value) })
+}
+
+// tamper makes another sink in the namespace, whose calls go through around.
+func (n *node) tamper(opt routeOptions, around func(operation, key string, call func() error) error) *routeSink {
+	n.t.Helper()
+	d, err := newRoutes(Options{Namespace: n.ns.Path()})
+	n.Expect(err).NotTo(HaveOccurred())
+	s := scheduled(opt, &tampered{d, around}, d)
+	n.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// deafen gives a sink a socket whose kernel knows none of its requests, until hear is called.
+func (n *node) deafen(s *routeSink) (hear func()) {
+	n.t.Helper()
+	deaf, err := rtnl.Dial(unix.NETLINK_SOCK_DIAG)
+	n.Expect(err).NotTo(HaveOccurred())
+	real := s.routes.host
+	s.routes.host = deaf
+	hear = sync.OnceFunc(func() {
+		s.routes.host = real
+		n.Expect(deaf.Close()).To(Succeed())
 	})
-}
-
-func (f *fake) RouteAdd(r *netlink.Route) error {
-	return f.call("add", r, func() error {
-		k := f.kept(r)
-		if slices.ContainsFunc(f.routes, func(x netlink.Route) bool {
-			return x.Dst.String() == k.Dst.String() && x.Priority == k.Priority
-		}) {
-			return unix.EEXIST
-		}
-		f.routes = append(f.routes, k)
-		return nil
-	})
-}
-
-func (f *fake) RouteAppend(r *netlink.Route) error {
-	return f.call("append", r, func() error {
-		k := f.kept(r)
-		if slices.ContainsFunc(f.routes, func(x netlink.Route) bool { return describeRoute(x) == describeRoute(k) }) {
-			return unix.EEXIST
-		}
-		f.routes = append(f.routes, k)
-		return nil
-	})
-}
-
-func (f *fake) RouteDel(r *netlink.Route) error {
-	return f.call("del", r, func() error {
-		k := f.kept(r)
-		i := slices.IndexFunc(f.routes, func(x netlink.Route) bool { return describeRoute(x) == describeRoute(k) })
-		if i < 0 {
-			return unix.ESRCH
-		}
-		f.routes = slices.Delete(f.routes, i, i+1)
-		return nil
-	})
-}
-
-func (f *fake) LinkByName(string) (netlink.Link, error) { return nil, netlink.LinkNotFoundError{} }
-
-func (f *fake) Close() {}
-
-// routes returns the routes of the fake except the kernel's own, sorted.
-func (f *fake) list() []string {
-	all := []string{}
-	for _, r := range f.routes {
-		if r.Protocol != unix.RTPROT_KERNEL {
-			all = append(all, plain(describeRoute(r)))
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-func newFakeSink(opt routeOptions) (*routeSink, *fake) {
-	f := newFake()
-	r := &routes{kernel: f, tried: map[routePlace]bool{}, watched: map[routePlace]routeWay{}}
-	return scheduled(opt, unwatched{r, r}, r), f
+	n.t.Cleanup(hear)
+	return hear
 }

@@ -4,184 +4,75 @@
 package linux
 
 import (
-	"context"
-	"errors"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
-	"strings"
+	"strconv"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
-// routeKernel holds the methods of *netlink.Handle that routes calls.
-type routeKernel interface {
-	RouteListFilteredIter(family int, filter *netlink.Route, mask uint64, f func(netlink.Route) (more bool)) error
-	RouteAdd(*netlink.Route) error    // NLM_F_CREATE, NLM_F_EXCL
-	RouteAppend(*netlink.Route) error // NLM_F_CREATE, NLM_F_APPEND
-	RouteDel(*netlink.Route) error
-	LinkByName(name string) (netlink.Link, error)
-	Close()
-}
-
 const (
-	// routeListTries limits the attempts of a list while routes change.
-	routeListTries = 10
-	// routeMetric is the metric that the kernel sets for IPv6 routes without one.
-	routeMetric = 1024
 	// lastMetric is that of the routes which close the table of a network. Wires makes them.
 	lastMetric = 1<<32 - 1
 	// loopback is the interface of IPv6 routes that reject packets, in every namespace.
 	loopback = 1
 )
 
-// kernelRoute returns the own route of a value.
-func kernelRoute(w routeWant, t *routeTable) (netlink.Route, error) {
-	dst := w.place.dst
-	to, err := netlink.ParseIPNet(dst.String())
-	if err != nil {
-		return netlink.Route{}, fmt.Errorf("destination %s: %w", dst, err)
-	}
-	r := netlink.Route{
-		Dst:      to,
-		Protocol: ownProtocol,
-		Table:    w.place.id(),
-		Type:     unix.RTN_UNICAST,
-	}
-	if dst.Addr().Is6() {
-		r.Priority = routeMetric
-	}
-	if w.way.gateway.IsValid() {
-		r.Gw = w.way.gateway.AsSlice()
-	}
-	switch {
-	case w.way.transport != kv.Transport_DIRECT:
-		if r.LinkIndex = t.links[w.way.routeLink]; r.LinkIndex == 0 {
-			return netlink.Route{}, fmt.Errorf("route %s: there is no link %s", dst, w.way.name())
-		}
-		if w.way.transport == kv.Transport_VXLAN {
-			r.Flags = unix.RTNH_F_ONLINK
-		} else if dst.Addr().Is4() {
-			r.Scope = unix.RT_SCOPE_LINK
-		}
-	case !w.way.gateway.IsValid():
-		r.Type = unix.RTN_UNREACHABLE
-		if dst.Addr().Is6() {
-			r.LinkIndex = loopback // IPv6 needs it to identify the route when it removes it
-		}
-	}
-	return r, nil
-}
-
-// nodeLinks returns the node's own links that routes lead through.
-func nodeLinks() []routeLink {
-	return []routeLink{{transport: kv.Transport_VXLAN}, {transport: kv.Transport_WIREGUARD}}
-}
-
-// through returns the tunnel's link that a route leads through.
-func (t *routeTable) through(index int) (link routeLink, found bool) {
-	for link, i := range t.links {
-		if i == index {
-			return link, true
-		}
-	}
-	return routeLink{}, false
-}
-
-// way returns the way of an own route. plain is false if the route has a form that method
-// route does not make.
-func (t *routeTable) way(r netlink.Route) (w routeWay, plain bool) {
-	rest := r
-	rest.Dst, rest.Gw, rest.LinkIndex, rest.Family = nil, nil, 0, 0
-	rest.Flags &= unix.RTNH_F_ONLINK // the other flags are state
-	bare := netlink.Route{Protocol: r.Protocol, Table: r.Table, Type: r.Type}
-	if r.Family == netlink.FAMILY_V6 {
-		bare.Priority = routeMetric
-	}
-	w.gateway, _ = netip.AddrFromSlice(r.Gw)
-	link, tunnel := t.through(r.LinkIndex)
-	switch {
-	case r.Type == unix.RTN_UNREACHABLE:
-		plain = !w.gateway.IsValid()
-	case r.Type != unix.RTN_UNICAST || r.LinkIndex == 0:
-	case tunnel && link.transport == kv.Transport_VXLAN:
-		w.routeLink, bare.Flags = link, unix.RTNH_F_ONLINK
-		plain = w.gateway.IsValid()
-	case tunnel:
-		w.routeLink = link
-		if r.Family == netlink.FAMILY_V4 {
-			bare.Scope = unix.RT_SCOPE_LINK
-		}
-		plain = !w.gateway.IsValid()
-	default:
-		plain = w.gateway.IsValid()
-	}
-	return w, plain && reflect.DeepEqual(rest, bare)
-}
-
 // routeTable holds the kernel's routes.
 type routeTable struct {
-	requested map[routePlace]bool
-	stale     map[routePlace]bool // changed since they were read
-	links     map[routeLink]int
-	ours      map[routePlace][]netlink.Route
-	foreign   map[routePlace]netlink.Route   // the first to each requested destination
-	hidden    map[routePlace][]netlink.Route // hops of them that may be own routes
-	onLink    map[int][]netip.Prefix         // prefixes that each interface reaches directly, of any table
+	requested map[routePlace]bool // false: changed since it was read
+	links     map[routeLink]uint32
+	ours      map[routePlace][]rtnl.Route
+	foreign   map[routePlace][]rtnl.Route // to requested destinations
+	onLink    map[uint32][]netip.Prefix   // prefixes that each interface reaches directly, of any table
 }
 
-// listRoutes reads the routes of families, of foreign ones only those to requested
-// destinations. networks are the links of networks that routes may lead through.
-func listRoutes(
-	ctx context.Context,
-	k routeKernel,
-	families []int,
-	requested map[routePlace]bool,
-	networks ...routeLink,
-) (*routeTable, error) {
-	links := map[routeLink]int{}
-	for _, l := range append(nodeLinks(), networks...) {
-		link, err := k.LinkByName(l.name())
-		if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
-			continue
-		}
+// listRoutes returns the routes of a family, but those of the node's own addresses.
+func listRoutes(host *rtnl.Socket, family byte) (found []rtnl.Route, err error) {
+	var failed error
+	body := make(rtnl.Message, unix.SizeofRtMsg)
+	body[0] = family
+	err = host.Dump("routes", unix.RTM_GETROUTE, body, func() { found, failed = found[:0], nil }, func(b []byte) {
+		r, err := rtnl.DecodeRoute(b)
 		if err != nil {
-			return nil, fmt.Errorf("find link %s: %w", l.name(), err)
+			failed = err
+		} else if r.Table != unix.RT_TABLE_LOCAL {
+			found = append(found, r)
 		}
-		links[l] = link.Attrs().Index
+	})
+	if err == nil {
+		err = failed
 	}
-	for try := 1; ; try++ {
-		t := &routeTable{
-			requested: requested,
-			stale:     map[routePlace]bool{},
-			links:     links,
-			ours:      map[routePlace][]netlink.Route{},
-			foreign:   map[routePlace]netlink.Route{},
-			hidden:    map[routePlace][]netlink.Route{},
-			onLink:    map[int][]netip.Prefix{},
-		}
-		var err error
-		for _, family := range families {
-			if ctx.Err() != nil {
-				return nil, fmt.Errorf("list routes: %w", context.Cause(ctx))
-			}
-			// table 0 of the filter means all tables
-			each := func(r netlink.Route) bool {
-				t.sort(r)
-				return true
-			}
-			mask := netlink.RT_FILTER_TABLE
-			err = errors.Join(err, k.RouteListFilteredIter(family, &netlink.Route{}, mask, each))
-		}
-		if err == nil {
-			return t, nil
-		}
-		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == routeListTries {
-			return nil, fmt.Errorf("list routes: %w", err)
+	return found, err
+}
+
+func placeOf(r rtnl.Route) routePlace {
+	if r.Table == unix.RT_TABLE_MAIN {
+		return routePlace{0, r.Dst}
+	}
+	return routePlace{r.Table, r.Dst}
+}
+
+func (t *routeTable) sort(r rtnl.Route) {
+	place := placeOf(r)
+	if t.own(r) {
+		t.ours[place] = append(t.ours[place], r)
+		return
+	}
+	if t.requested[place] {
+		t.foreign[place] = append(t.foreign[place], r)
+	}
+	if r.Type != unix.RTN_UNICAST {
+		return
+	}
+	for _, hop := range append(r.Hops, r.Hop) {
+		if !hop.Gateway.IsValid() && hop.Link != 0 {
+			t.onLink[hop.Link] = append(t.onLink[hop.Link], r.Dst)
 		}
 	}
 }
@@ -189,125 +80,185 @@ func listRoutes(
 // own reports whether a route is one of this descriptor. Wires and tunnels make routes of
 // the same protocol: default routes, routes through other links without a gateway, and
 // those that close a table.
-func (t *routeTable) own(r netlink.Route) bool {
-	if bits, _ := r.Dst.Mask.Size(); bits == 0 || int(r.Protocol) != ownProtocol || r.Table == unix.RT_TABLE_LOCAL {
+func (t *routeTable) own(r rtnl.Route) bool {
+	if r.Dst.Bits() == 0 || r.Protocol != ownProtocol || r.Metric == lastMetric {
 		return false
 	}
-	through := r.Type == unix.RTN_UNICAST && r.Gw == nil && r.Via == nil && len(r.MultiPath) == 0
-	return r.Priority != lastMetric &&
-		(!through || r.LinkIndex == t.links[routeLink{transport: kv.Transport_WIREGUARD}])
+	through := r.Type == unix.RTN_UNICAST && !r.Gateway.IsValid() && len(r.Hops) == 0
+	return !through || r.Link == t.links[routeLink{transport: kv.Transport_WIREGUARD}]
 }
 
-func (t *routeTable) sort(r netlink.Route) {
-	dst, ok := routePrefix(r)
-	if !ok {
-		return
-	}
-	place := routePlace{uint32(r.Table), dst}
-	if r.Table == unix.RT_TABLE_MAIN {
-		place.table = 0
-	}
-	if t.own(r) {
-		t.ours[place] = append(t.ours[place], r)
-		return
-	}
-	if t.requested[place] {
-		if _, known := t.foreign[place]; !known {
-			t.foreign[place] = r
-		}
-		if all := hops(r); len(all) > 1 { // IPv6 shows the protocol of only one
-			for i := range all {
-				all[i].Protocol = ownProtocol
-			}
-			t.hidden[place] = append(t.hidden[place], all...)
+// hidden returns the hops of foreign routes that may be own routes: IPv6 shows the protocol of
+// only one.
+func (t *routeTable) hidden(place routePlace) (all []rtnl.Route) {
+	for _, r := range t.foreign[place] {
+		if several := hops(r); len(several) > 1 {
+			all = append(all, several...)
 		}
 	}
-	if r.Type != unix.RTN_UNICAST || r.Via != nil {
-		return
-	}
-	if r.Gw == nil && len(r.MultiPath) == 0 {
-		t.onLink[r.LinkIndex] = append(t.onLink[r.LinkIndex], dst)
-	}
-	for _, hop := range r.MultiPath {
-		if hop.Gw == nil && hop.Via == nil {
-			t.onLink[hop.LinkIndex] = append(t.onLink[hop.LinkIndex], dst)
-		}
-	}
-}
-
-// reaches reports whether the gateway of r is still on-link on its interface. The kernel
-// checks that only once: r outlives the connected route.
-func (t *routeTable) reaches(r netlink.Route, w routeWay) bool {
-	return w.transport != kv.Transport_DIRECT || !w.gateway.IsValid() ||
-		slices.ContainsFunc(t.onLink[r.LinkIndex], func(p netip.Prefix) bool { return p.Contains(w.gateway) })
-}
-
-func familyOfRoute(p netip.Prefix) int {
-	if p.Addr().Is4() {
-		return netlink.FAMILY_V4
-	}
-	return netlink.FAMILY_V6
-}
-
-// routePrefix returns the destination of a route.
-func routePrefix(r netlink.Route) (netip.Prefix, bool) {
-	if r.Dst == nil {
-		return netip.Prefix{}, false
-	}
-	a, ok := netip.AddrFromSlice(r.Dst.IP)
-	if r.Family == netlink.FAMILY_V4 {
-		a = a.Unmap()
-	}
-	bits, _ := r.Dst.Mask.Size()
-	return netip.PrefixFrom(a, bits), ok
+	return all
 }
 
 // hops returns the routes to remove for r. IPv6 shows all routes of one metric as one, also
 // if some are foreign, and removes them one by one.
-func hops(r netlink.Route) []netlink.Route {
-	r.Flags &= unix.RTNH_F_ONLINK
-	if r.Family != netlink.FAMILY_V6 || len(r.MultiPath) == 0 {
-		return []netlink.Route{r}
+func hops(r rtnl.Route) []rtnl.Route {
+	if r.Family != unix.AF_INET6 || len(r.Hops) == 0 {
+		return []rtnl.Route{r}
 	}
-	var all []netlink.Route
-	for _, hop := range r.MultiPath {
+	var all []rtnl.Route
+	for _, hop := range r.Hops {
 		one := r
-		one.MultiPath, one.LinkIndex, one.Gw, one.Flags = nil, hop.LinkIndex, hop.Gw, hop.Flags&unix.RTNH_F_ONLINK
+		one.Hops, one.Hop = nil, hop
 		all = append(all, one)
 	}
 	return all
 }
 
-// describeRoute returns a route as ip route shows it.
-func describeRoute(r netlink.Route) string {
-	var s strings.Builder
+// way returns the way of an own route. plain is false if the route has a form that routeWay.route
+// does not make.
+func (t *routeTable) way(r rtnl.Route) (w routeWay, plain bool) {
+	w.gateway = r.Gateway
+	if r.Type == unix.RTN_UNICAST {
+		for link, index := range t.links {
+			if index == r.Link {
+				w.routeLink = link
+			}
+		}
+	}
+	bare, err := w.route(placeOf(r), t.links)
+	return w, err == nil && len(r.Hops) == 0 && !r.More && !r.Source.IsValid() && r.TOS == 0 &&
+		r.Type == bare.Type && r.Scope == bare.Scope && r.Metric == bare.Metric && r.Onlink == bare.Onlink
+}
+
+// reaches reports whether the gateway of r is still on-link on its interface. The kernel
+// checks that only once: r outlives the connected route.
+func (t *routeTable) reaches(r rtnl.Route, w routeWay) bool {
+	return w.transport != kv.Transport_DIRECT || !w.gateway.IsValid() ||
+		slices.ContainsFunc(t.onLink[r.Link], func(p netip.Prefix) bool { return p.Contains(w.gateway) })
+}
+
+// routeLinks returns the indexes of the present ones of links.
+func routeLinks(host *rtnl.Socket, links map[routeLink]bool) (map[routeLink]uint32, error) {
+	found := map[routeLink]uint32{}
+	var all []*rtnl.Request
+	for l := range links {
+		all = append(all, &rtnl.Request{
+			What:  "find link " + l.name(),
+			Kind:  unix.RTM_GETLINK,
+			Body:  make(rtnl.Message, unix.SizeofIfInfomsg).Text(unix.IFLA_IFNAME, l.name()),
+			Allow: []unix.Errno{unix.ENODEV},
+			Each: func(_ uint16, body []byte) {
+				if link, err := rtnl.DecodeLink(body); err == nil {
+					found[l] = link.Index
+				}
+			},
+		})
+	}
+	return found, host.Run(all)
+}
+
+// addRoute returns the request that adds a route.
+func addRoute(r rtnl.Route, flags uint16) *rtnl.Request {
+	return &rtnl.Request{
+		What:  "add " + routeText(r),
+		Kind:  unix.RTM_NEWROUTE,
+		Flags: unix.NLM_F_CREATE | flags,
+		Body:  routeBody(r),
+	}
+}
+
+// removeRoute returns the request that removes a route of ours, never a foreign one like it.
+func removeRoute(r rtnl.Route) *rtnl.Request {
+	r.Protocol = ownProtocol
+	return &rtnl.Request{What: "remove " + routeText(r), Kind: unix.RTM_DELROUTE, Body: routeBody(r)}
+}
+
+func routeBody(r rtnl.Route) rtnl.Message {
+	m := make(rtnl.Message, unix.SizeofRtMsg)
+	m[0], m[1], m[3], m[5], m[6], m[7] = r.Family, byte(r.Dst.Bits()), r.TOS, r.Protocol, r.Scope, r.Type
+	if r.Onlink {
+		binary.NativeEndian.PutUint32(m[8:], unix.RTNH_F_ONLINK)
+	}
+	m = m.Attr(unix.RTA_DST, r.Dst.Addr().AsSlice()).U32(unix.RTA_TABLE, r.Table)
+	if r.Metric != 0 {
+		m = m.U32(unix.RTA_PRIORITY, r.Metric)
+	}
+	if r.Link != 0 {
+		m = m.U32(unix.RTA_OIF, r.Link)
+	}
+	m = gatewayOf(m, r, r.Hop)
+	var hops rtnl.Message
+	for _, hop := range r.Hops {
+		one := gatewayOf(make(rtnl.Message, unix.SizeofRtNexthop), r, hop)
+		binary.NativeEndian.PutUint16(one, uint16(len(one)))
+		binary.NativeEndian.PutUint32(one[4:], hop.Link)
+		hops = append(hops, one...)
+	}
+	if len(hops) > 0 {
+		m = m.Attr(unix.RTA_MULTIPATH, hops)
+	}
+	return m
+}
+
+// gatewayOf appends the gateway of a hop. One of the other family has an attribute of its own.
+func gatewayOf(m rtnl.Message, r rtnl.Route, hop rtnl.Hop) rtnl.Message {
+	switch family := familyOf(hop.Gateway); {
+	case !hop.Gateway.IsValid():
+		return m
+	case family != r.Family:
+		via := binary.NativeEndian.AppendUint16(nil, uint16(family))
+		return m.Attr(unix.RTA_VIA, append(via, hop.Gateway.AsSlice()...))
+	}
+	return m.Attr(unix.RTA_GATEWAY, hop.Gateway.AsSlice())
+}
+
+// routeText returns a route as ip route shows it.
+func routeText(r rtnl.Route) string {
+	text := r.Dst.String()
 	switch r.Type {
 	case unix.RTN_UNREACHABLE:
-		s.WriteString("unreachable ")
+		text = "unreachable " + text
 	case unix.RTN_BLACKHOLE:
-		s.WriteString("blackhole ")
+		text = "blackhole " + text
 	case unix.RTN_PROHIBIT:
-		s.WriteString("prohibit ")
+		text = "prohibit " + text
 	}
-	s.WriteString(r.Dst.String())
-	if r.Gw != nil {
-		fmt.Fprintf(&s, " via %s", r.Gw)
+	if r.Gateway.IsValid() {
+		text += " via " + r.Gateway.String()
 	}
-	if r.Via != nil {
-		fmt.Fprintf(&s, " via %s", r.Via)
+	for _, hop := range r.Hops {
+		text += fmt.Sprintf(" nexthop %s interface %d", hop.Gateway, hop.Link)
 	}
-	for _, hop := range r.MultiPath {
-		fmt.Fprintf(&s, " nexthop %s interface %d", hop.Gw, hop.LinkIndex)
+	if r.Link != 0 {
+		text += " interface " + strconv.Itoa(int(r.Link))
 	}
-	if r.LinkIndex != 0 {
-		fmt.Fprintf(&s, " interface %d", r.LinkIndex)
-	}
-	fmt.Fprintf(&s, " proto %s", r.Protocol)
-	if r.Priority != 0 {
-		fmt.Fprintf(&s, " metric %d", r.Priority)
+	text += " proto " + protocolText(r.Protocol)
+	if r.Metric != 0 {
+		text += " metric " + strconv.Itoa(int(r.Metric))
 	}
 	if r.Table != unix.RT_TABLE_MAIN {
-		fmt.Fprintf(&s, " table %d", r.Table)
+		text += " table " + strconv.Itoa(int(r.Table))
 	}
-	return s.String()
+	return text
+}
+
+// protocolText returns the name of the program that has added a route, or its number.
+func protocolText(protocol byte) string {
+	switch protocol {
+	case unix.RTPROT_KERNEL:
+		return "kernel"
+	case unix.RTPROT_BOOT:
+		return "boot"
+	case unix.RTPROT_STATIC:
+		return "static"
+	case unix.RTPROT_RA:
+		return "ra"
+	case unix.RTPROT_DHCP:
+		return "dhcp"
+	case unix.RTPROT_BIRD:
+		return "bird"
+	case unix.RTPROT_ZEBRA:
+		return "zebra"
+	}
+	return strconv.Itoa(int(protocol))
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -219,7 +218,7 @@ func TestGatewaysThatCannotBeReached(t *testing.T) {
 	n.Expect(err).To(MatchError(unix.ENETUNREACH))
 	n.Expect(err).To(MatchError(unix.EHOSTUNREACH))
 	n.Expect(err).To(MatchError(And(
-		ContainSubstring("route/10.1.7.0/24: add 10.1.7.0/24 via 172.16.0.1 proto 202: network is unreachable: no connected route reaches the gateway"),
+		ContainSubstring("route/10.1.7.0/24: add 10.1.7.0/24 via 172.16.0.1 proto 202: network is unreachable (Nexthop has invalid gateway): no connected route reaches the gateway"),
 		ContainSubstring("route/fd01:7::/64: add "))))
 	n.Expect(n.routes()).To(Equal([]string{"10.1.8.0/24 via 192.168.16.8 proto 202"}), "the other keys go on")
 	n.Expect(n.commit(update(to("10.1.8.0/24", "172.16.0.1")))).To(MatchError(unix.ENETUNREACH))
@@ -390,34 +389,69 @@ func TestGatewaysOnAnInterfaceThatTheKernelChooses(t *testing.T) {
 	n.Eventually(events).Should(BeClosed())
 }
 
-// clumsy is a kernel that does not remove some routes.
-type clumsy struct {
-	routeKernel
-	keeps func(netlink.Route) bool
-}
-
-func (k clumsy) RouteDel(r *netlink.Route) error {
-	if k.keeps(*r) {
-		return unix.EIO
-	}
-	return k.routeKernel.RouteDel(r)
-}
-
-// TestAnAppendedRouteIsUndone has old routes that cannot be removed.
-func TestAnAppendedRouteIsUndone(t *testing.T) {
+// Another program appends a hop to an IPv6 route of ours, which the kernel shows as one route with
+// the protocol of the first hop. Our hop stays until it can be changed, or is not wanted any more.
+func TestForeignHopsBesideOurs(t *testing.T) {
+	const subnet = "fd01:7::/64"
 	n := newNode(t, routeOptions{})
-	before := []controller.Value{to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", ""), to("fd01:7::/64", "fd16::7"), to("fd01:8::/64", "")}
-	for _, other := range [][]controller.Value{
-		{to("10.1.7.0/24", ""), to("10.1.8.0/24", "192.168.16.7"), to("fd01:7::/64", ""), to("fd01:8::/64", "fd16::7")},
-		{to("10.1.7.0/24", "192.168.16.8"), to("fd01:7::/64", "fd16::8")},
-	} {
-		n.Expect(n.commit(resync(before...))).To(Succeed())
-		was, real := n.routes(), n.sink.routes.kernel
-		n.sink.routes.kernel = clumsy{real, func(r netlink.Route) bool { return slices.Contains(was, plain(describeRoute(r))) }}
-		for _, txn := range []controller.Transaction{update(other...), reverting(other...)} {
-			n.Expect(n.commit(txn)).To(MatchError(unix.EIO))
-			n.Expect(n.routes()).To(Equal(was))
+	foreign := by(unix.RTPROT_STATIC, subnet, "fd16::1", routeMetric6)
+	events, done := make(chan netlink.RouteUpdate, 1000), make(chan struct{})
+	n.inside(func() error { return netlink.RouteSubscribe(events, done) })
+	defer func() {
+		close(done)
+		for range events { // until the subscription has ended
 		}
-		n.sink.routes.kernel = real
+	}()
+	n.Expect(n.commit(resync(to(subnet, "fd16::7")))).To(Succeed())
+	n.inside(func() error { return netlink.RouteAppend(foreign) })
+	before := n.routesOf(unix.RT_TABLE_MAIN)
+	n.Expect(before).To(ConsistOf(And(ContainSubstring("nexthop fd16::7"), ContainSubstring("nexthop fd16::1"))))
+	for _, gateway := range []string{"fd16::8", "fd16::1", "", "fd16::7"} {
+		for _, txn := range []controller.Transaction{
+			update(to(subnet, gateway)), resync(to(subnet, gateway)), reverting(to("fd01:8::/64", "fd16::8"), to(subnet, gateway)),
+		} {
+			if txn.Method == controller.Update && gateway == "fd16::7" {
+				continue // it is made
+			}
+			n.Expect(n.commit(txn)).To(MatchError(southbound.ErrForeign), gateway)
+			n.Expect(n.routesOf(unix.RT_TABLE_MAIN)).To(Equal(before), gateway)
+		}
 	}
+	n.Expect(n.commit(resync(to(subnet, "fd16::8")))).To(MatchError(southbound.ErrForeign))
+	n.inside(func() error { return netlink.RouteAdd(by(unix.RTPROT_STATIC, "10.99.0.0/24", "192.168.16.7", 0)) })
+	for e := range events {
+		if e.Dst.String() == "10.99.0.0/24" {
+			break
+		}
+		if e.Dst.String() == subnet {
+			n.Expect(e.Type).To(BeEquivalentTo(unix.RTM_NEWROUTE), "no hop is removed, not even for a moment")
+		}
+	}
+	n.inside(func() error {
+		return errors.Join(netlink.RouteDel(foreign), netlink.RouteDel(by(unix.RTPROT_STATIC, "10.99.0.0/24", "192.168.16.7", 0)))
+	})
+	n.Expect(n.commit(resync(to(subnet, "fd16::8")))).To(Succeed())
+	n.Expect(n.routes()).To(Equal([]string{"fd01:7::/64 via fd16::8 proto 202"}))
+
+	// The hop of the other program comes first: the kernel shows the route as not ours.
+	n.inside(func() error {
+		ours := by(ownProtocol, subnet, "fd16::8", routeMetric6)
+		return errors.Join(netlink.RouteDel(ours), netlink.RouteAdd(foreign), netlink.RouteAppend(ours))
+	})
+	n.Expect(n.commit(resync(to(subnet, "fd16::8")))).To(MatchError(southbound.ErrForeign))
+	n.Expect(n.routes()).To(ConsistOf(And(ContainSubstring("nexthop fd16::8"), ContainSubstring("nexthop fd16::1"))))
+	n.Expect(n.commit(resync())).To(Succeed())
+	n.Expect(n.routes()).To(Equal([]string{"fd01:7::/64 via fd16::1 proto static"}))
+}
+
+// If the kernel refuses a change, nothing is to be restored.
+func TestARefusedChangeIsOneCall(t *testing.T) {
+	n, calls := newNode(t, routeOptions{}), []string{}
+	s := n.tamper(routeOptions{}, func(operation, key string, call func() error) error {
+		calls = append(calls, operation+" "+key)
+		return call()
+	})
+	n.Expect(commit(s, update(to("10.1.7.0/24", "192.168.16.7")))).To(Succeed())
+	n.Expect(commit(s, update(to("10.1.7.0/24", "172.16.0.1"), to("10.1.8.0/24", "172.16.0.1")))).To(MatchError(unix.ENETUNREACH))
+	n.Expect(calls).To(Equal([]string{"create route/10.1.7.0/24", "update route/10.1.7.0/24", "create route/10.1.8.0/24"}))
 }

@@ -99,7 +99,7 @@ func (m *model) lines() []string {
 	for dst, routes := range m.foreign {
 		for metric, gateway := range routes {
 			tail := " proto static"
-			if metric != 0 && metric != routeMetric {
+			if metric != 0 && metric != routeMetric6 {
 				tail += fmt.Sprintf(" metric %d", metric)
 			}
 			line(dst, gateway, tail)
@@ -188,7 +188,7 @@ func (w *world) foreign(t *rapid.T) {
 	gateway := gateways(dst)[rapid.IntRange(0, 1).Draw(t, "gateway")]
 	usual := 0
 	if !netip.MustParsePrefix(dst).Addr().Is4() {
-		usual = routeMetric
+		usual = routeMetric6
 	}
 	metric := rapid.SampledFrom([]int{usual, 50, 5000}).Draw(t, "metric")
 	_, ours := w.model.ours[dst]

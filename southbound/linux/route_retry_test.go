@@ -7,27 +7,38 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
 )
+
+// unwatched is a descriptor that announces nothing: to wait for the kernel takes real time.
+type unwatched struct {
+	southbound.Descriptor
+	southbound.Preparer
+}
 
 // running calls f while Run runs, in simulated time.
 func running(t *testing.T, f func(g Gomega, r *retrying)) {
+	n := newNode(t, routeOptions{})
 	synctest.Test(t, func(t *testing.T) {
-		r := &retrying{began: time.Now()}
-		r.sink, r.fake = newFakeSink(routeOptions{OnFailure: func(key string, err error) {
+		d, err := newRoutes(Options{Namespace: n.ns.Path()})
+		n.Expect(err).NotTo(HaveOccurred())
+		r := &retrying{node: n, began: time.Now()}
+		x := &tampered{d, r.around}
+		r.sink = scheduled(routeOptions{OnFailure: func(key string, err error) {
 			_, _ = r.sink.Dump(context.Background()) // which it may
 			r.note("given up: %s %v", key, err)
-		}})
-		r.fake.fault = r.fault
+		}}, &unwatched{x, x}, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.sink.Run(ctx) }()
@@ -36,12 +47,13 @@ func running(t *testing.T, f func(g Gomega, r *retrying)) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+		_ = r.sink.Close()
 	})
 }
 
 type retrying struct {
+	node  *node
 	sink  *routeSink
-	fake  *fake
 	began time.Time
 
 	mu  sync.Mutex
@@ -64,26 +76,23 @@ func (r *retrying) lines() []string {
 	return all
 }
 
-// refuse makes the kernel refuse only these destinations.
+// refuse makes the calls fail only for these destinations.
 func (r *retrying) refuse(dsts ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.bad = dsts
 }
 
-func (r *retrying) fault(op string, x *netlink.Route) error {
-	if x == nil {
-		return nil
-	}
+func (r *retrying) around(operation, key string, call func() error) error {
 	r.mu.Lock()
-	bad := slices.Contains(r.bad, x.Dst.String())
+	bad := slices.Contains(r.bad, strings.TrimPrefix(key, kv.SinkRoutePrefix))
 	r.mu.Unlock()
 	if bad {
-		r.note("%s %s fails", op, x.Dst)
-		return unix.EIO
+		r.note("%s %s fails", operation, key)
+		return southbound.Unchanged(unix.EIO)
 	}
-	r.note("%s %s", op, x.Dst)
-	return nil
+	r.note("%s %s", operation, key)
+	return call()
 }
 
 // commit is an update that is tried again as retry says.
@@ -103,17 +112,17 @@ func TestRetries(t *testing.T) {
 	doubling := seconds
 	doubling.ExponentialBackoff = true
 	a, b := to("10.1.7.0/24", "192.168.16.7"), to("10.1.8.0/24", "192.168.16.8")
-	const gaveUp = "given up: route/10.1.7.0/24 add 10.1.7.0/24 via 192.168.16.7 proto 202: input/output error"
+	const gaveUp = "given up: route/10.1.7.0/24 input/output error"
 	for _, x := range []struct {
 		what  string
 		retry controller.Retry
 		want  []string
 	}{
-		{"every second", seconds, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24", "1s add 10.1.7.0/24 fails", "2s add 10.1.7.0/24 fails", "3s add 10.1.7.0/24 fails", "3s " + gaveUp}},
-		{"later and later", doubling, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24", "1s add 10.1.7.0/24 fails", "3s add 10.1.7.0/24 fails", "7s add 10.1.7.0/24 fails", "7s " + gaveUp}},
-		{"at once", controller.Retry{Enabled: true, MaxAttempts: 1}, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24", "0s add 10.1.7.0/24 fails", "0s " + gaveUp}},
-		{"not at all", controller.Retry{Delay: time.Second, MaxAttempts: 3}, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24"}},
-		{"zero times", controller.Retry{Enabled: true}, []string{"0s add 10.1.7.0/24 fails", "0s add 10.1.8.0/24"}},
+		{"every second", seconds, []string{"0s create route/10.1.7.0/24 fails", "0s create route/10.1.8.0/24", "1s create route/10.1.7.0/24 fails", "2s create route/10.1.7.0/24 fails", "3s create route/10.1.7.0/24 fails", "3s " + gaveUp}},
+		{"later and later", doubling, []string{"0s create route/10.1.7.0/24 fails", "0s create route/10.1.8.0/24", "1s create route/10.1.7.0/24 fails", "3s create route/10.1.7.0/24 fails", "7s create route/10.1.7.0/24 fails", "7s " + gaveUp}},
+		{"at once", controller.Retry{Enabled: true, MaxAttempts: 1}, []string{"0s create route/10.1.7.0/24 fails", "0s create route/10.1.8.0/24", "0s create route/10.1.7.0/24 fails", "0s " + gaveUp}},
+		{"not at all", controller.Retry{Delay: time.Second, MaxAttempts: 3}, []string{"0s create route/10.1.7.0/24 fails", "0s create route/10.1.8.0/24"}},
+		{"zero times", controller.Retry{Enabled: true}, []string{"0s create route/10.1.7.0/24 fails", "0s create route/10.1.8.0/24"}},
 	} {
 		running(t, func(g Gomega, r *retrying) {
 			r.refuse("10.1.7.0/24")
@@ -132,14 +141,14 @@ func TestRetriesThatWork(t *testing.T) {
 		r.wait(1500 * time.Millisecond)
 		r.refuse()
 		r.wait(time.Hour)
-		g.Expect(r.lines()).To(Equal([]string{"0s add 10.1.7.0/24 fails", "1s add 10.1.7.0/24 fails", "2s add 10.1.7.0/24"}))
+		g.Expect(r.lines()).To(Equal([]string{"0s create route/10.1.7.0/24 fails", "1s create route/10.1.7.0/24 fails", "2s create route/10.1.7.0/24"}))
 		g.Expect(dump(r.sink)).To(Equal([]string{"10.1.7.0/24 192.168.16.7 10-1-7-0-24"}))
 
 		r.refuse("10.1.7.0/24") // a removal, of a resync that has no value for it
 		g.Expect(r.commit(retry, resync())).To(MatchError(unix.EIO))
 		r.refuse()
 		r.wait(time.Hour)
-		g.Expect(r.fake.list()).To(BeEmpty())
+		g.Expect(r.node.routes()).To(BeEmpty())
 	})
 }
 
@@ -154,7 +163,7 @@ func TestEachKeyHasItsTime(t *testing.T) {
 		r.refuse("10.1.8.0/24")
 		g.Expect(r.commit(controller.Retry{}, update(no("10.1.9.0/24")))).To(Succeed())
 		r.wait(time.Hour)
-		g.Expect(r.lines()).To(Equal([]string{"2s add 10.1.8.0/24", "5s add 10.1.7.0/24"}))
+		g.Expect(r.lines()).To(Equal([]string{"2s create route/10.1.8.0/24", "5s create route/10.1.7.0/24"}))
 	})
 }
 
@@ -180,7 +189,7 @@ func TestNewerTransactionsEndRetries(t *testing.T) {
 			_ = commit(r.sink, x.newer)
 			_ = r.lines()
 			r.wait(time.Hour)
-			g.Expect(r.fake.list()).To(Equal(x.want), x.what)
+			g.Expect(r.node.routes()).To(Equal(x.want), x.what)
 			g.Expect(len(r.lines()) > 0).To(Equal(x.tried), x.what)
 		})
 	}

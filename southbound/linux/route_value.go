@@ -14,12 +14,41 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // routeWay is the way of a route: to a gateway, through a tunnel, or nowhere.
 type routeWay struct {
 	routeLink
 	gateway netip.Addr // zero with DIRECT: unreachable
+}
+
+// route returns the route of a way as the kernel shows it. Of a direct one the kernel chooses
+// the interface.
+func (w routeWay) route(place routePlace, links map[routeLink]uint32) (rtnl.Route, error) {
+	r := rtnl.Route{
+		Family:   familyOf(place.dst.Addr()),
+		Protocol: ownProtocol,
+		Type:     unix.RTN_UNICAST,
+		Dst:      place.dst,
+		Table:    place.id(),
+		Hop:      rtnl.Hop{Gateway: w.gateway, Link: links[w.routeLink], Onlink: w.transport == kv.Transport_VXLAN},
+	}
+	if r.Family == unix.AF_INET6 {
+		r.Metric = routeMetric6
+	}
+	switch {
+	case w.name() != "" && r.Link == 0:
+		return r, fmt.Errorf("route %s: there is no link %s", place.dst, w.name())
+	case w.transport == kv.Transport_WIREGUARD && r.Family == unix.AF_INET:
+		r.Scope = unix.RT_SCOPE_LINK
+	case w.transport == kv.Transport_DIRECT && !w.gateway.IsValid():
+		r.Type = unix.RTN_UNREACHABLE
+		if r.Family == unix.AF_INET6 {
+			r.Link = loopback // IPv6 needs it to identify the route when it removes it
+		}
+	}
+	return r, nil
 }
 
 // routeLink identifies the link of a tunnel.

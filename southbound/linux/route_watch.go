@@ -67,9 +67,36 @@ func (d *routes) watch(w routeWant) {
 	d.watched[w.place] = w.way
 }
 
-// unwatch removes a place from those of which Watch tells.
-func (d *routes) unwatch(p routePlace) {
+// unwatch removes a place from those of which Watch tells, and returns its way.
+func (d *routes) unwatch(p routePlace) (way routeWay, watched bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	way, watched = d.watched[p]
 	delete(d.watched, p)
+	return way, watched
+}
+
+// places returns the places of which Watch tells.
+func (d *routes) places() map[routePlace]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make(map[routePlace]bool, len(d.watched))
+	for p := range d.watched {
+		all[p] = true
+	}
+	return all
+}
+
+// throughLinks returns the links that routes may lead through: the node's own ones, and those of
+// networks.
+func (d *routes) throughLinks() map[routeLink]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	links := map[routeLink]bool{{transport: kv.Transport_VXLAN}: true, {transport: kv.Transport_WIREGUARD}: true}
+	for _, w := range d.watched {
+		if w.vni != 0 {
+			links[w.routeLink] = true
+		}
+	}
+	return links
 }

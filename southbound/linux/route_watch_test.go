@@ -20,7 +20,7 @@ import (
 func routeReplace(dst, gateway string) error {
 	metric := 0
 	if strings.Contains(dst, ":") {
-		metric = routeMetric
+		metric = routeMetric6
 	}
 	return netlink.RouteReplace(by(ownProtocol, dst, gateway, metric))
 }

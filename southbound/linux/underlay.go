@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -38,6 +39,8 @@ type UnderlayOptions struct {
 const (
 	// ownAlias begins the alias of each link that this package makes.
 	ownAlias = "cadastre:"
+	// answerTimeout bounds the wait for each answer of the kernel.
+	answerTimeout = 10 * time.Second
 	// readTries limits the attempts of a read while the kernel's state changes.
 	readTries = 10
 	// defaultMTU is that of a node whose underlay address is on the loopback link and
