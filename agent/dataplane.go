@@ -27,7 +27,7 @@ type Dataplane struct {
 	// Open returns the descriptors of all values, after the flags have been read. The agent's
 	// scheduler closes them. The program that makes the values need not run: while their errors
 	// wrap southbound.ErrAway, the agent answers for the leases that exist, and connects no pod.
-	Open func(ctx context.Context, env DataplaneEnvironment) ([]southbound.Descriptor, error)
+	Open func(ctx context.Context, env DataplaneEnvironment) ([]*southbound.Descriptor, error)
 }
 
 // DataplaneEnvironment holds the parts of an agent for a data plane.

@@ -46,11 +46,19 @@ func newMemPlane() *memPlane { return &memPlane{values: map[string]proto.Message
 
 func (p *memPlane) plane() Dataplane { return Dataplane{Name: "vpp", Open: p.open} }
 
-func (p *memPlane) open(_ context.Context, env DataplaneEnvironment) ([]southbound.Descriptor, error) {
+func (p *memPlane) open(_ context.Context, env DataplaneEnvironment) ([]*southbound.Descriptor, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.env = env
-	return []southbound.Descriptor{&memDescriptor{p}}, nil
+	pods := p.kind(kv.SinkPodPrefix)
+	pods.Close = func() error { p.set(func() { p.closed++ }); return nil }
+	all := []*southbound.Descriptor{pods.Descriptor()}
+	for _, prefix := range []string{
+		kv.SinkNode, kv.SinkEgress, kv.SinkRoutePrefix, kv.SinkTunnelPrefix, kv.SinkNetworkPrefix, kv.SinkLinkPrefix,
+	} {
+		all = append(all, p.kind(prefix).Descriptor())
+	}
+	return all, nil
 }
 
 func (p *memPlane) set(f func()) {
@@ -78,55 +86,52 @@ func (p *memPlane) node() *kv.NodeNetwork {
 	return m
 }
 
-// memDescriptor makes all values.
-type memDescriptor struct{ *memPlane }
-
-func (memDescriptor) Name() string                                { return "mem" }
-func (memDescriptor) Handles(string) bool                         { return true }
-func (memDescriptor) Validate(string, proto.Message) error        { return nil }
-func (memDescriptor) Dependencies(string, proto.Message) []string { return nil }
-
-func (d memDescriptor) Create(_ context.Context, key string, m proto.Message) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.away != nil {
-		return d.away
+// kind makes all values of a prefix.
+func (p *memPlane) kind(prefix string) southbound.Kind[proto.Message] {
+	return southbound.Kind[proto.Message]{
+		Name:     "mem",
+		Prefix:   prefix,
+		Read:     func(_ string, m proto.Message) (proto.Message, error) { return m, nil },
+		Create:   p.create,
+		Delete:   p.remove,
+		Retrieve: func(context.Context, []southbound.Wanted[proto.Message]) ([]controller.Value, error) { return p.retrieve(prefix) },
 	}
-	if d.broken != "" && strings.HasPrefix(key, d.broken) {
+}
+
+func (p *memPlane) create(_ context.Context, key string, m proto.Message) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away != nil {
+		return p.away
+	}
+	if p.broken != "" && strings.HasPrefix(key, p.broken) {
 		return errors.New("retval -2")
 	}
-	d.values[key] = m
+	p.values[key] = m
 	return nil
 }
 
-func (d memDescriptor) Update(ctx context.Context, key string, _, m proto.Message) error {
-	return d.Create(ctx, key, m)
+func (p *memPlane) remove(_ context.Context, key string, _ southbound.Made[proto.Message]) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away == nil {
+		delete(p.values, key)
+	}
+	return p.away
 }
 
-func (d memDescriptor) Delete(_ context.Context, key string, _ proto.Message) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.away == nil {
-		delete(d.values, key)
+func (p *memPlane) retrieve(prefix string) (all []controller.Value, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away != nil {
+		return nil, p.away
 	}
-	return d.away
-}
-
-func (d memDescriptor) Retrieve(context.Context, []controller.Value) (all []controller.Value, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.away != nil {
-		return nil, d.away
-	}
-	for _, key := range slices.Sorted(maps.Keys(d.values)) {
-		all = append(all, controller.Value{Key: key, Message: d.values[key]})
+	for _, key := range slices.Sorted(maps.Keys(p.values)) {
+		if strings.HasPrefix(key, prefix) {
+			all = append(all, controller.Value{Key: key, Message: p.values[key]})
+		}
 	}
 	return all, nil
-}
-
-func (d memDescriptor) Close() error {
-	d.set(func() { d.closed++ })
-	return nil
 }
 
 // switched is a node whose agent has a data plane in memory.

@@ -222,7 +222,7 @@ func (a *Agent) openSink(ctx context.Context, d *dependencies, file *bolt.File, 
 }
 
 // descriptors returns those of the data plane that the configuration names.
-func (a *Agent) descriptors(ctx context.Context, privateKey, bootID string) ([]southbound.Descriptor, error) {
+func (a *Agent) descriptors(ctx context.Context, privateKey, bootID string) ([]*southbound.Descriptor, error) {
 	open := linux.Descriptors
 	switch plane := a.conf.Cadastre.Dataplane; {
 	case plane.IsOther():

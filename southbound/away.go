@@ -9,14 +9,12 @@ import (
 	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/cadastre/cadastre/controller"
 )
 
-// ErrAway is wrapped by the errors of a Descriptor while the program that makes the values, such
+// ErrAway is wrapped by the errors of a Kind while the program that makes the values, such
 // as VPP, is away. The scheduler then takes all values as pending, of all kinds, and calls no
-// descriptor but to undo a change, until Run can retrieve the values of all kinds.
+// kind but to undo a change, until Run can retrieve the values of all kinds.
 var ErrAway = errors.New("the data plane is away")
 
 // Away returns the reason why all values wait, nil if they do not.
@@ -115,7 +113,7 @@ func (s *Scheduler) readAgain(ctx context.Context) (failed controller.ValueError
 
 // readAll takes the actual values of all kinds as the made ones.
 func (r *run) readAll() error {
-	all := map[Descriptor]map[string]proto.Message{}
+	all := map[*Descriptor]map[string]*value{}
 	for _, d := range r.s.kinds {
 		actual, err := r.compared(d)
 		if err != nil {

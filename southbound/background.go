@@ -28,7 +28,7 @@ const (
 // background holds the work of Run beside retries.
 type background struct {
 	mu     sync.Mutex
-	sweeps map[Descriptor]*plan
+	sweeps map[*Descriptor]*plan
 	dirty  marks // values that may not be complete any more
 	repair plan
 	held   marks // values that differ, and are repaired later
@@ -37,9 +37,9 @@ type background struct {
 }
 
 // marks holds keys of values by kind; "" stands for all values of the kind.
-type marks map[Descriptor]map[string]bool
+type marks map[*Descriptor]map[string]bool
 
-func (m marks) add(d Descriptor, key string) {
+func (m marks) add(d *Descriptor, key string) {
 	if m[d] == nil {
 		m[d] = map[string]bool{}
 	}
@@ -61,7 +61,7 @@ type plan struct {
 }
 
 func newBackground() background {
-	return background{sweeps: map[Descriptor]*plan{}, dirty: marks{}, held: marks{}}
+	return background{sweeps: map[*Descriptor]*plan{}, dirty: marks{}, held: marks{}}
 }
 
 // request plans the work, unless it is planned already.
@@ -104,7 +104,7 @@ func (s *Scheduler) signal() {
 // requestSweeps plans sweeps of the kinds of which the run removes values; after a resync,
 // of all kinds.
 func (s *Scheduler) requestSweeps(r *run, all bool) {
-	removed := map[Descriptor]bool{}
+	removed := map[*Descriptor]bool{}
 	for _, st := range r.steps {
 		if st.after == nil || r.undone {
 			removed[st.it.kind] = true
@@ -113,7 +113,7 @@ func (s *Scheduler) requestSweeps(r *run, all bool) {
 	s.work.mu.Lock()
 	defer s.work.mu.Unlock()
 	for _, d := range s.kinds {
-		if _, sweeps := d.(Sweeper); !sweeps || !all && !removed[d] {
+		if d.sweep == nil || !all && !removed[d] {
 			continue
 		}
 		if s.work.sweeps[d] == nil {
@@ -132,8 +132,8 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer watches.Wait()
 	defer stop()
 	for _, d := range s.kinds {
-		if w, ok := d.(Watcher); ok {
-			watches.Go(func() { s.watch(ctx, d, w) })
+		if d.watch != nil {
+			watches.Go(func() { s.watch(ctx, d) })
 		}
 	}
 	for {
@@ -180,7 +180,7 @@ func (s *Scheduler) nextDue() (wait time.Duration, any bool) {
 	return max(first.Sub(s.opt.Now()), 0), !first.IsZero()
 }
 
-// sweep calls each Sweeper that is due, once.
+// sweep calls each Sweep that is due, once.
 func (s *Scheduler) sweep(ctx context.Context) {
 	for _, d := range s.kinds {
 		s.work.mu.Lock()
@@ -192,7 +192,7 @@ func (s *Scheduler) sweep(ctx context.Context) {
 		}
 		var more bool
 		err := guard(func() (err error) {
-			more, err = d.(Sweeper).Sweep(ctx)
+			more, err = d.sweep(ctx)
 			return err
 		})
 		s.work.mu.Lock()
@@ -209,11 +209,11 @@ func (s *Scheduler) sweep(ctx context.Context) {
 	}
 }
 
-// watch keeps a Watcher running.
-func (s *Scheduler) watch(ctx context.Context, d Descriptor, w Watcher) {
+// watch keeps the Watch of a kind running.
+func (s *Scheduler) watch(ctx context.Context, d *Descriptor) {
 	policy := backoff.Policy{First: firstPause, Limit: longestPause}
 	for failures := 1; ; failures++ {
-		err := guard(func() error { return w.Watch(ctx, func(key string) { s.changed(d, key) }) })
+		err := guard(func() error { return d.watch(ctx, func(key string) { s.changed(d, key) }) })
 		if ctx.Err() != nil {
 			return
 		}

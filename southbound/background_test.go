@@ -80,7 +80,7 @@ func TestSweeps(t *testing.T) {
 	var a *attic
 	scheduler := func() *Scheduler {
 		a = &attic{part: part{newWorld(), "a/"}, began: time.Now()}
-		return New(Options{}, a)
+		return New(Options{}, kind(a))
 	}
 	running(t, scheduler, func(g Gomega, s *Scheduler) {
 		ctx := t.Context()
@@ -141,7 +141,7 @@ func TestChangesByOtherProgramsAreRepaired(t *testing.T) {
 	scheduler := func() *Scheduler {
 		w = newWorld()
 		a = watched{part{w, "a/"}, make(chan string), make(chan error)}
-		return New(Options{}, a, part{w, "b/"}, part{w, "c/"})
+		return New(Options{}, kinds(a, part{w, "b/"}, part{w, "c/"})...)
 	}
 	running(t, scheduler, func(g Gomega, s *Scheduler) {
 		values := []controller.Value{is("a/1", "x"), is("a/2", "x"), is("b/1", "y needs a/1"), is("b/2", "y needs a/2"), is("c/1", "z needs b/1")}
@@ -195,7 +195,7 @@ func TestNothingIsRepairedBeforeTheFirstResync(t *testing.T) {
 	scheduler := func() *Scheduler {
 		w = newWorld()
 		a = watched{part{w, "a/"}, make(chan string), make(chan error)}
-		return New(Options{}, a)
+		return New(Options{}, kind(a))
 	}
 	running(t, scheduler, func(g Gomega, s *Scheduler) {
 		w.values["a/1"], w.values["a/2"] = "x", "x" // of an earlier agent
@@ -218,7 +218,7 @@ func TestARepairThatFailsIsRepeated(t *testing.T) {
 	scheduler := func() *Scheduler {
 		w = newWorld()
 		a = watched{part{w, "a/"}, make(chan string), make(chan error)}
-		return New(Options{}, a)
+		return New(Options{}, kind(a))
 	}
 	running(t, scheduler, func(g Gomega, s *Scheduler) {
 		txn := resync(is("a/1", "x"))
@@ -239,7 +239,7 @@ func TestARepairThatFailsIsRepeated(t *testing.T) {
 func TestRunEndsWithTheScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, w := NewWithT(t), newWorld()
-		s := New(Options{}, watched{part{w, "a/"}, make(chan string), make(chan error)})
+		s := New(Options{}, kind(watched{part{w, "a/"}, make(chan string), make(chan error)}))
 		w.fault = func(string, string) error { return errInjected }
 		txn := update(is("a/1", "x"))
 		txn.Retry = controller.Retry{Enabled: true, Delay: time.Second, MaxAttempts: 5}
@@ -275,7 +275,7 @@ func TestARepairOfAFewValuesDoesNotReadAll(t *testing.T) {
 	scheduler := func() *Scheduler {
 		w = newWorld()
 		a = inspected{watched{part{w, "a/"}, make(chan string), make(chan error)}}
-		return New(Options{}, a)
+		return New(Options{}, kind(a))
 	}
 	running(t, scheduler, func(g Gomega, s *Scheduler) {
 		var all []controller.Value

@@ -5,118 +5,212 @@ package southbound
 
 import (
 	"context"
-	"errors"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/controller"
 )
 
-// ErrForeign is wrapped by errors about an object of another program that is in the way.
-// A descriptor never changes such an object.
-var ErrForeign = errors.New("an object of another program is in the way")
+// Descriptor is a Kind as the scheduler calls it. Its methods are for a kind that is built upon
+// another one, and for callers without a scheduler. They read the messages that they get.
+type Descriptor struct {
+	name, prefix string
 
-// ErrGone is wrapped by errors about a value whose owner has ended, such as a pod whose network
-// namespace is gone. The value is not made again: it waits until nothing wants it any more. In
-// a transaction that reverts on failure, the error is one like any other.
-var ErrGone = errors.New("its owner has ended")
-
-// errUnchanged is wrapped by errors that Unchanged returns.
-var errUnchanged = errors.New("nothing was changed")
-
-type unchanged struct{ error }
-
-func (e unchanged) Unwrap() []error { return []error{e.error, errUnchanged} }
-
-// Unchanged returns an error of Create or Update after which the value is as it was before the
-// call: there is nothing to undo.
-func Unchanged(err error) error { return unchanged{err} }
-
-// Descriptor makes the values of one kind true. The scheduler calls it from one goroutine
-// at a time, except for Sweep and Watch. The error of any method may wrap ErrAway.
-type Descriptor interface {
-	// Name names the descriptor in logs and in the status, such as "linux wire".
-	Name() string
-	// Handles reports whether the values under key are of this kind.
-	Handles(key string) bool
-	// Validate returns the reason why a value can never be made.
-	Validate(key string, value proto.Message) error
-	// Dependencies returns the keys of the values that must be made before. Until then the
-	// value is pending, which is not an error. No value depends on itself through others.
-	Dependencies(key string, value proto.Message) []string
-	// Create makes a value. It succeeds if the value is made already, and repairs what a
-	// crash has left half made. After an error any part of the value may be made: the
-	// scheduler calls Delete, unless the error wraps ErrForeign or ErrGone, or is Unchanged.
-	Create(ctx context.Context, key string, value proto.Message) error
-	// Update changes a value that was made, without an interruption of its traffic where
-	// that is possible. After an error any part of it may be done: the scheduler calls Update
-	// back to before, with the same exceptions.
-	Update(ctx context.Context, key string, before, value proto.Message) error
-	// Delete removes a value. When it returns, the value has no effect any more; a
-	// descriptor that implements Sweeper may leave detached objects for Sweep. A missing
-	// value is not an error.
-	Delete(ctx context.Context, key string, value proto.Message) error
-	// Retrieve returns the values that are made now, as the actual state alone shows
-	// them: those of this process, of an earlier one, and what a crash has left. wanted
-	// has the wanted values of this kind, for what the actual state does not show, such as
-	// names. A value that is not complete differs from the wanted one.
-	Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error)
+	read      func(key string, m proto.Message) (any, error)
+	needs     func(v *value) []string
+	create    func(ctx context.Context, key string, want *value) error
+	update    func(ctx context.Context, key string, was, want *value) error
+	remove    func(ctx context.Context, key string, was *value) error
+	retrieve  func(ctx context.Context, wanted []wanted) ([]controller.Value, error)
+	same      func(x, y *value) bool
+	recreates func(key string, was, want *value) bool
+	standIn   func(want *value) proto.Message
+	inspect   func(ctx context.Context, key string, want *value) error
+	prepare   func(ctx context.Context, keys []string) error
+	sweep     func(ctx context.Context) (more bool, err error)
+	notes     func() []string
+	watch     func(ctx context.Context, changed func(key string)) error
+	close     func() error
 }
 
-// Equaler is a Descriptor that compares values in its own way. Without it, values are
-// equal if their messages are.
-type Equaler interface {
-	Equal(key string, x, y proto.Message) bool
+// value is the message of a value with its plan.
+type value struct {
+	message proto.Message
+	plan    any
+	isRead  bool
 }
 
-// Recreator is a Descriptor that can make some changes only by Delete and Create. The
-// scheduler then calls these, and removes the values that depend on it for that time.
-type Recreator interface {
-	Recreate(key string, before, value proto.Message) bool
+// made returns a value as its kind knows it.
+func made[P any](v *value) Made[P] {
+	m := Made[P]{Message: v.message, IsRead: v.isRead}
+	if v.isRead {
+		m.Plan = v.plan.(P)
+	}
+	return m
 }
 
-// Substituter is a Descriptor with values that another one stands in for while they are
-// pending. A value that stands in has no dependencies, and does not count as made: values
-// that depend on its key are pending too.
-type Substituter interface {
-	// Substitute returns the value that stands in, nil for none.
-	Substitute(key string, value proto.Message) proto.Message
+// wanted is a value that is wanted.
+type wanted struct {
+	key string
+	*value
 }
 
-// Inspector is a Descriptor that compares one value with the actual state without reading
-// all of it, and describes what differs.
-type Inspector interface {
-	// Inspect returns the differences, nil if there are none. It changes nothing.
-	Inspect(ctx context.Context, key string, value proto.Message) error
+// Descriptor returns the kind for a Scheduler.
+func (k Kind[P]) Descriptor() *Descriptor {
+	d := &Descriptor{
+		name:    k.Name,
+		prefix:  k.Prefix,
+		prepare: k.Prepare,
+		sweep:   k.Sweep,
+		notes:   k.Notes,
+		watch:   k.Watch,
+		close:   k.Close,
+		read:    func(key string, m proto.Message) (any, error) { return k.Read(key, m) },
+		create:  func(ctx context.Context, key string, want *value) error { return k.Create(ctx, key, want.plan.(P)) },
+		remove:  func(ctx context.Context, key string, was *value) error { return k.Delete(ctx, key, made[P](was)) },
+		same:    func(x, y *value) bool { return proto.Equal(x.message, y.message) },
+		needs:   func(*value) []string { return nil },
+		standIn: func(*value) proto.Message { return nil },
+	}
+	d.update = func(ctx context.Context, key string, _, want *value) error { return d.create(ctx, key, want) }
+	d.recreates = func(string, *value, *value) bool { return false }
+	if k.Update != nil {
+		d.update = func(ctx context.Context, key string, was, want *value) error {
+			return k.Update(ctx, key, made[P](was), want.plan.(P))
+		}
+	}
+	d.retrieve = func(ctx context.Context, all []wanted) ([]controller.Value, error) {
+		typed := make([]Wanted[P], 0, len(all))
+		for _, w := range all {
+			typed = append(typed, Wanted[P]{w.key, w.message, w.plan.(P)})
+		}
+		return k.Retrieve(ctx, typed)
+	}
+	if k.Needs != nil {
+		d.needs = func(v *value) []string { return k.Needs(v.plan.(P)) }
+	}
+	if k.Same != nil {
+		d.same = func(x, y *value) bool { return x.isRead && y.isRead && k.Same(x.plan.(P), y.plan.(P)) }
+	}
+	if k.Recreates != nil {
+		d.recreates = func(key string, was, want *value) bool {
+			return k.Recreates(key, made[P](was), want.plan.(P))
+		}
+	}
+	if k.StandIn != nil {
+		d.standIn = func(want *value) proto.Message { return k.StandIn(want.plan.(P)) }
+	}
+	if k.Inspect != nil {
+		d.inspect = func(ctx context.Context, key string, want *value) error {
+			return k.Inspect(ctx, key, want.plan.(P))
+		}
+	}
+	return d
 }
 
-// Preparer is a Descriptor that reads the actual state once for all keys of a transaction,
-// before the scheduler calls Create, Update and Delete for them. If the transaction is a
-// resync, Retrieve has just read the state and Prepare is not called.
-type Preparer interface {
-	Prepare(ctx context.Context, keys []string) error
+// Name names the kind in logs and in the status.
+func (d *Descriptor) Name() string { return d.name }
+
+// Handles reports whether the values under key are of this kind.
+func (d *Descriptor) Handles(key string) bool {
+	return key == d.prefix || strings.HasSuffix(d.prefix, "/") && strings.HasPrefix(key, d.prefix)
 }
 
-// Sweeper is a Descriptor whose Delete leaves detached objects. Sweep removes a batch of
-// them and reports whether there are more. The scheduler's Run calls it after deletions
-// and after a resync, concurrently with the other methods.
-type Sweeper interface {
-	Sweep(ctx context.Context) (more bool, err error)
+// Validate returns the reason why a value can never be made.
+func (d *Descriptor) Validate(key string, m proto.Message) error {
+	_, err := d.read(key, m)
+	return err
 }
 
-// Noter is a Descriptor with notes for the operator about what it finds beside its values,
-// such as a firewall that drops packets of pods. Any goroutine may call Notes.
-type Noter interface {
-	Notes() []string
+// value reads a message. One that cannot be read only describes.
+func (d *Descriptor) value(key string, m proto.Message) (*value, error) {
+	if d == nil {
+		return &value{message: m}, nil
+	}
+	v := &value{message: m}
+	err := guard(func() (err error) {
+		v.plan, err = d.read(key, m)
+		return err
+	})
+	v.isRead = err == nil
+	return v, err
 }
 
-// Watcher is a Descriptor that notices changes by other programs. Watch calls changed
-// with the key of each value that may not be complete any more, or with "" if all may be,
-// until ctx ends. Once its subscription stands, Watch calls changed with "", because no
-// earlier change was announced; a Watcher that compares periodically need not. The scheduler
-// compares these values with the actual state and repairs them; see Repairs in the package.
-// It also tries failed values again, if what was in their way may be gone: with "" all of
-// them, with a key if that was a foreign object.
-type Watcher interface {
-	Watch(ctx context.Context, changed func(key string)) error
+// Create makes a value.
+func (d *Descriptor) Create(ctx context.Context, key string, m proto.Message) error {
+	v, err := d.value(key, m)
+	if err != nil {
+		return err
+	}
+	return d.create(ctx, key, v)
+}
+
+// Update changes a value that was made.
+func (d *Descriptor) Update(ctx context.Context, key string, before, m proto.Message) error {
+	v, err := d.value(key, m)
+	if err != nil {
+		return err
+	}
+	was, _ := d.value(key, before) // it may only describe
+	return d.update(ctx, key, was, v)
+}
+
+// Delete removes a value, or what Retrieve has found.
+func (d *Descriptor) Delete(ctx context.Context, key string, m proto.Message) error {
+	was, _ := d.value(key, m) // it may only describe
+	return d.remove(ctx, key, was)
+}
+
+// Retrieve returns the values that are made now. wanted is ordered by key.
+func (d *Descriptor) Retrieve(ctx context.Context, values []controller.Value) ([]controller.Value, error) {
+	var all []wanted
+	for _, v := range values {
+		if x, err := d.value(v.Key, v.Message); err == nil {
+			all = append(all, wanted{v.Key, x})
+		}
+	}
+	return d.retrieve(ctx, all)
+}
+
+// Inspect compares one value with the actual state; nil if the kind has no Inspect.
+func (d *Descriptor) Inspect(ctx context.Context, key string, m proto.Message) error {
+	v, err := d.value(key, m)
+	if err != nil || d.inspect == nil {
+		return err
+	}
+	return d.inspect(ctx, key, v)
+}
+
+// Sweep removes a batch of detached objects and reports whether there are more.
+func (d *Descriptor) Sweep(ctx context.Context) (more bool, err error) {
+	if d.sweep == nil {
+		return false, nil
+	}
+	return d.sweep(ctx)
+}
+
+// Watch tells of values that may not be complete any more, until ctx ends.
+func (d *Descriptor) Watch(ctx context.Context, changed func(key string)) error {
+	if d.watch == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return d.watch(ctx, changed)
+}
+
+// Notes returns what the operator should know beside the values.
+func (d *Descriptor) Notes() []string {
+	if d.notes == nil {
+		return nil
+	}
+	return d.notes()
+}
+
+// Close releases what the kind has opened.
+func (d *Descriptor) Close() error {
+	if d.close == nil {
+		return nil
+	}
+	return d.close()
 }

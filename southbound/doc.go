@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package southbound makes the values of transactions true. A Descriptor makes the values
+// Package southbound makes the values of transactions true. A Kind makes the values
 // of one kind, such as wires of pods or routes. The Scheduler is the controller.Sink that
 // orders their calls.
 //
-//	wanted by the loop            made by the descriptors
+//	wanted by the loop            made by the kinds
 //	tunnel/7                      tunnel/7
 //	route/10.1.7.0/24  needs it   route/10.1.7.0/24   after tunnel/7, and removed before it
 //	route/10.1.8.0/24             pending: waits for tunnel/8
@@ -16,12 +16,12 @@
 // on is not made, which is not an error: it is made as soon as that value is. If a value
 // goes away, the values that depend on it are removed before and become pending. Another
 // value may stand in for a pending one (Substituter). If a value fails, the scheduler restores
-// what was made before; the other values go on. A value without a descriptor is only kept, and
+// what was made before; the other values go on. A value without a kind is only kept, and
 // counts as made.
 //
 // # Transactions
 //
-// An update calls descriptors only for the values that differ from the made ones, and for
+// An update calls kinds only for the values that differ from the made ones, and for
 // those that depend on them. Its cost does not grow with the number of other values. A
 // resync first retrieves the actual values of all kinds, then applies the difference. It
 // does not touch a value that is right. It removes a value that is not wanted, also one of
@@ -60,5 +60,5 @@
 //
 // The event loop calls Commit. Any goroutine may call Dump, Status and Close. One goroutine
 // calls Run, once. A transaction, an attempt of Run and a Dump exclude each other, so a
-// Descriptor needs no lock, except for Sweep and Watch.
+// Kind needs no lock, except for Sweep and Watch.
 package southbound

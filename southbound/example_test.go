@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,46 +15,42 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// printed makes values by printing them.
-type printed struct{ prefix string }
-
-func (p printed) Name() string                         { return p.prefix }
-func (p printed) Handles(key string) bool              { return strings.HasPrefix(key, p.prefix) }
-func (p printed) Validate(string, proto.Message) error { return nil }
-
-// Dependencies returns the tunnel that a route needs.
-func (p printed) Dependencies(_ string, m proto.Message) []string {
-	if r, ok := m.(*kv.NodeRoute); ok {
-		return []string{fmt.Sprint(kv.SinkTunnelPrefix, r.NodeId)}
+// printed makes values by printing them. Its plans are the messages.
+func printed[M proto.Message](prefix string) southbound.Kind[M] {
+	say := func(what, key string) error {
+		_, err := fmt.Println(what, key)
+		return err
 	}
-	return nil
-}
-
-func (p printed) Create(_ context.Context, key string, m proto.Message) error {
-	if r, ok := m.(*kv.NodeRoute); ok && r.Gateway == "" {
-		return errors.New("no gateway")
+	return southbound.Kind[M]{
+		Name:   prefix,
+		Prefix: prefix,
+		Read: func(_ string, m proto.Message) (M, error) {
+			want, ok := m.(M)
+			if !ok {
+				return want, fmt.Errorf("it is a %T, not a %T", m, want)
+			}
+			return want, nil
+		},
+		Create: func(_ context.Context, key string, _ M) error { return say("create", key) },
+		Delete: func(_ context.Context, key string, _ southbound.Made[M]) error { return say("delete", key) },
+		Retrieve: func(context.Context, []southbound.Wanted[M]) ([]controller.Value, error) {
+			return nil, nil
+		},
 	}
-	fmt.Println("create", key)
-	return nil
-}
-
-func (p printed) Update(_ context.Context, key string, _, _ proto.Message) error {
-	fmt.Println("update", key)
-	return nil
-}
-
-func (p printed) Delete(_ context.Context, key string, _ proto.Message) error {
-	fmt.Println("delete", key)
-	return nil
-}
-
-func (p printed) Retrieve(context.Context, []controller.Value) ([]controller.Value, error) {
-	return nil, nil
 }
 
 // A route waits for its tunnel. A transaction that reverts on failure leaves nothing.
 func ExampleNew() {
-	s := southbound.New(southbound.Options{}, printed{kv.SinkTunnelPrefix}, printed{kv.SinkRoutePrefix})
+	tunnels, routes := printed[*kv.NodeTunnel](kv.SinkTunnelPrefix), printed[*kv.NodeRoute](kv.SinkRoutePrefix)
+	routes.Needs = func(r *kv.NodeRoute) []string { return []string{fmt.Sprint(kv.SinkTunnelPrefix, r.NodeId)} }
+	create := routes.Create
+	routes.Create = func(ctx context.Context, key string, r *kv.NodeRoute) error {
+		if r.Gateway == "" {
+			return errors.New("no gateway")
+		}
+		return create(ctx, key, r)
+	}
+	s := southbound.New(southbound.Options{}, tunnels.Descriptor(), routes.Descriptor())
 	defer s.Close()
 	commit := func(reverts bool, values ...controller.Value) {
 		err := s.Commit(context.Background(), controller.Transaction{

@@ -27,12 +27,12 @@ const (
 // item holds what is wanted and what is made under one key.
 type item struct {
 	key    string
-	kind   Descriptor    // nil: the value is only kept
-	wanted proto.Message // nil: nothing
-	made   proto.Message // nil: nothing
-	stands bool          // made only stands in for a pending value
-	needs  []string      // dependencies of wanted
-	uses   []string      // dependencies of made
+	kind   *Descriptor // nil: the value is only kept
+	wanted *value      // nil: nothing
+	made   *value      // nil: nothing
+	stands bool        // made only stands in for a pending value
+	needs  []string    // dependencies of wanted
+	uses   []string    // dependencies of made
 	doubt  doubt
 	err    error     // of the last attempt
 	retry  *attempts // nil: err is not repeated
@@ -40,34 +40,37 @@ type item struct {
 	ensuring, removing bool // methods of run that are at it
 }
 
-// equal reports whether the made value is m.
-func (it *item) equal(m proto.Message) bool {
-	if it.made == nil || m == nil {
-		return it.made == nil && m == nil
-	}
-	if it.made == m {
+// equal reports whether the made value is v.
+func (it *item) equal(v *value) bool {
+	switch {
+	case it.made == nil || v == nil:
+		return it.made == nil && v == nil
+	case it.made == v || it.made.message == v.message:
 		return true
+	case it.kind == nil:
+		return proto.Equal(it.made.message, v.message)
 	}
-	if e, ok := it.kind.(Equaler); ok {
-		return e.Equal(it.key, it.made, m)
-	}
-	return proto.Equal(it.made, m)
+	return it.kind.same(it.made, v)
 }
 
 // substitute returns the value that stands in for the wanted one while that is pending, nil
 // for none.
-func (it *item) substitute() proto.Message {
-	s, ok := it.kind.(Substituter)
-	if !ok || it.wanted == nil {
+func (it *item) substitute() *value {
+	if it.kind == nil || it.wanted == nil || !it.wanted.isRead {
 		return nil
 	}
-	return s.Substitute(it.key, it.wanted)
+	m := it.kind.standIn(it.wanted)
+	if m == nil {
+		return nil
+	}
+	v, _ := it.kind.value(it.key, m) // a value that stands in can be read
+	return v
 }
 
 // substituted reports whether the made value is the one that stands in for the wanted one.
 func (it *item) substituted() bool {
-	m := it.substitute()
-	return m != nil && it.equal(m)
+	v := it.substitute()
+	return v != nil && it.equal(v)
 }
 
 // ready reports whether a value is made and does not only stand in for the wanted one.
@@ -79,8 +82,8 @@ func (it *item) gone() bool { return errors.Is(it.err, ErrGone) }
 // unchanged reports whether the made value is the wanted one, as far as is known.
 func (it *item) unchanged() bool { return it.doubt == sure && it.err == nil && it.equal(it.wanted) }
 
-// kindOf returns the descriptor of a key, nil if its values are only kept.
-func (s *Scheduler) kindOf(key string) Descriptor {
+// kindOf returns the kind of a key, nil if its values are only kept.
+func (s *Scheduler) kindOf(key string) *Descriptor {
 	for _, d := range s.kinds {
 		if d.Handles(key) {
 			return d
@@ -89,40 +92,42 @@ func (s *Scheduler) kindOf(key string) Descriptor {
 	return nil
 }
 
-// validate returns the reason why a value can never be made.
-func (s *Scheduler) validate(v controller.Value) error {
+// read returns the value of a message, nil without one, or the reason why it can never be made.
+// The message of a wanted value is not read again.
+func (s *Scheduler) read(v controller.Value) (*value, error) {
 	if v.Message == nil {
-		return nil // a removal of an impossible value does nothing
+		return nil, nil // a removal of an impossible value does nothing
 	}
-	if err := s.check(v); err != nil {
-		return fmt.Errorf("invalid value %q: %w", fmt.Sprint(v.Message), err)
+	if it := s.items[v.Key]; it != nil && it.wanted != nil && it.wanted.message == v.Message && it.wanted.isRead {
+		return it.wanted, nil
 	}
-	return nil
+	read, err := s.check(v)
+	if err != nil {
+		return nil, fmt.Errorf("invalid value %q: %w", fmt.Sprint(v.Message), err)
+	}
+	return read, nil
 }
 
-func (s *Scheduler) check(v controller.Value) error {
+func (s *Scheduler) check(v controller.Value) (*value, error) {
 	d, message := s.kindOf(v.Key), kv.SinkMessage(v.Key)
 	switch {
 	case d == nil && message == nil:
-		return errors.New("the southbound has no such key")
+		return nil, errors.New("the southbound has no such key")
 	case message != nil:
 		have, want := v.Message.ProtoReflect().Descriptor().FullName(), message.ProtoReflect().Descriptor().FullName()
 		if have != want {
-			return fmt.Errorf("it is a %s, not a %s", have, want)
+			return nil, fmt.Errorf("it is a %s, not a %s", have, want)
 		}
 	}
-	if d == nil {
-		return nil
-	}
-	return guard(func() error { return d.Validate(v.Key, v.Message) })
+	return d.value(v.Key, v.Message)
 }
 
 // dependencies returns the keys that a value depends on.
-func (it *item) dependencies(m proto.Message) []string {
-	if m == nil || it.kind == nil {
+func (it *item) dependencies(v *value) []string {
+	if v == nil || it.kind == nil || !v.isRead {
 		return nil
 	}
-	return it.kind.Dependencies(it.key, m)
+	return it.kind.needs(v)
 }
 
 // item returns the item of a key, and makes one if there is none.
@@ -135,16 +140,16 @@ func (r *run) item(key string) *item {
 	return it
 }
 
-func (r *run) setWanted(it *item, m proto.Message) {
-	it.wanted = m
-	it.stands = it.stands && !it.equal(m) || it.substituted()
-	it.needs = r.s.relate(it, it.needs, it.dependencies(m))
+func (r *run) setWanted(it *item, v *value) {
+	it.wanted = v
+	it.stands = it.stands && !it.equal(v) || it.substituted()
+	it.needs = r.s.relate(it, it.needs, it.dependencies(v))
 }
 
-func (r *run) setMade(it *item, m proto.Message) {
-	it.made, it.doubt = m, sure
+func (r *run) setMade(it *item, v *value) {
+	it.made, it.doubt = v, sure
 	it.stands = it.substituted()
-	it.uses = r.s.relate(it, it.uses, it.dependencies(m))
+	it.uses = r.s.relate(it, it.uses, it.dependencies(v))
 }
 
 // relate changes the keys that an item depends on, and returns them.
@@ -186,5 +191,3 @@ func (s *Scheduler) missing(it *item) (keys []string) {
 	}
 	return keys
 }
-
-func byKey(x, y controller.Value) int { return cmp.Compare(x.Key, y.Key) }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/cadastre/cadastre/controller"
@@ -169,17 +170,25 @@ func (s *Scheduler) made() map[string]string {
 	all := map[string]string{}
 	for k, it := range s.items {
 		if it.made != nil {
-			all[k] = text(it.made)
+			all[k] = text(it.made.proto())
 		}
 	}
 	return all
+}
+
+// proto returns the message of a value.
+func (v *value) proto() proto.Message {
+	if v == nil {
+		return nil
+	}
+	return v.message
 }
 
 // state returns what the scheduler knows of each value except for doubts.
 func (s *Scheduler) state() map[string]string {
 	all := map[string]string{}
 	for k, it := range s.items {
-		all[k] = fmt.Sprintf("wanted %q made %q err %v retry %v", text(it.wanted), text(it.made), it.err, it.retry)
+		all[k] = fmt.Sprintf("wanted %q made %q err %v retry %v", text(it.wanted.proto()), text(it.made.proto()), it.err, it.retry)
 	}
 	return all
 }

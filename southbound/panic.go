@@ -9,7 +9,7 @@ import (
 	"runtime/debug"
 )
 
-// panicError is the panic of a descriptor. It leaves open what the call has done.
+// panicError is the panic of a kind. It leaves open what the call has done.
 type panicError struct {
 	value any
 	stack []byte
@@ -17,7 +17,7 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
 
-// guard turns a panic of a descriptor into an error: the mistake fails one value, not the
+// guard turns a panic of a kind into an error: the mistake fails one value, not the
 // process, and the state of the other values stays as it is known.
 func guard(call func() error) (err error) {
 	defer func() {
@@ -28,7 +28,7 @@ func guard(call func() error) (err error) {
 	return call()
 }
 
-// hasPanicked reports whether err is the panic of a descriptor: then any part of the call
+// hasPanicked reports whether err is the panic of a kind: then any part of the call
 // may be done.
 func hasPanicked(err error) bool {
 	_, panicked := errors.AsType[*panicError](err)

@@ -85,7 +85,7 @@ func TestAPanicIsTheFailureOfItsValue(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			g := NewWithT(t)
 			w, c := newClumsy()
-			s := New(Options{}, part{w, "a/"}, c, part{w, "c/"})
+			s := New(Options{}, kinds(part{w, "a/"}, c, part{w, "c/"})...)
 			g.Expect(s.Commit(t.Context(), update(is("b/1", "y"), is("b/2", "y")))).To(Succeed())
 			before := w.clone()
 			change := []controller.Value{is("a/1", "x"), is("b/1", "y1"), is("b/2", ""), is("b/3", "y"), is("c/1", "z needs a/1")}
@@ -123,7 +123,7 @@ func TestRunOutlivesAPanic(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := NewWithT(t)
 				w, c := newClumsy()
-				s := New(Options{}, c)
+				s := New(Options{}, kind(c))
 				txn := update(is("b/1", "y"))
 				txn.Retry = controller.Retry{Enabled: true, MaxAttempts: 2, Delay: time.Second}
 				if op == "create" {
@@ -137,7 +137,7 @@ func TestRunOutlivesAPanic(t *testing.T) {
 				}
 				if op == "retrieve" {
 					w.lose("b/1")
-					s.changed(c, "b/1")
+					s.changed(s.kinds[0], "b/1")
 				}
 				c.worked = nil
 				ctx, stop := context.WithCancel(t.Context())

@@ -9,20 +9,18 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // difference is a value that is not any more as it was made.
 type difference struct {
 	it     *item
-	actual proto.Message // nil: nothing is there
-	unread bool          // the value was only inspected: what is there is not known
+	actual *value // nil: nothing is there
+	unread bool   // the value was only inspected: what is there is not known
 }
 
 // changed plans the comparison of a value, or for "" of all values of a kind, with the
 // actual state.
-func (s *Scheduler) changed(d Descriptor, key string) {
+func (s *Scheduler) changed(d *Descriptor, key string) {
 	s.work.mu.Lock()
 	defer s.work.mu.Unlock()
 	s.work.dirty.add(d, key)
@@ -126,13 +124,13 @@ func (s *Scheduler) repairValues(ctx context.Context, dirty marks) error {
 }
 
 // differences compares the values of dirty keys with the actual state. If one differs, the
-// values that use it may be gone too, and are compared as well. A few values of an Inspector
+// values that use it may be gone too, and are compared as well. A few values of a kind with Inspect
 // are inspected, so that a transaction does not wait until all of them are read. again has
 // failed values: those that a foreign object was in the way of, and if all values of a kind
 // are dirty, all of that kind.
 func (r *run) differences(dirty marks) (found []difference, again []string, err error) {
-	actual := map[Descriptor]map[string]proto.Message{}
-	read := func(d Descriptor) (err error) {
+	actual := map[*Descriptor]map[string]*value{}
+	read := func(d *Descriptor) (err error) {
 		if actual[d] == nil {
 			actual[d], err = r.compared(d)
 		}
@@ -193,11 +191,10 @@ func (r *run) differences(dirty marks) (found []difference, again []string, err 
 // inspect reports whether the made value of an item differs from the actual state. known is
 // false if only Retrieve can tell.
 func (r *run) inspect(it *item) (differs, known bool) {
-	d, ok := it.kind.(Inspector)
-	if !ok || it.made == nil || it.doubt != sure {
+	if it.kind.inspect == nil || it.made == nil || !it.made.isRead || it.doubt != sure {
 		return false, false
 	}
-	err := guard(func() error { return d.Inspect(r.ctx, it.key, it.made) })
+	err := guard(func() error { return it.kind.inspect(r.ctx, it.key, it.made) })
 	return err != nil, true
 }
 

@@ -73,7 +73,7 @@ func contest(t *testing.T, f func(g Gomega, s *Scheduler, c *contested)) {
 	var c *contested
 	scheduler := func() *Scheduler {
 		c = newContested()
-		return New(Options{}, c, part{c.world, "b/"})
+		return New(Options{}, kinds(c, part{c.world, "b/"})...)
 	}
 	running(t, scheduler, func(g Gomega, s *Scheduler) {
 		g.Expect(s.Commit(t.Context(), resync(is("a/1", "x"), is("a/2", "x"), is("b/1", "y needs a/1")))).To(Succeed())

@@ -11,8 +11,6 @@ import (
 	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/cadastre/cadastre/controller"
 )
 
@@ -27,17 +25,17 @@ type run struct {
 
 	postponed bool // a removal, until that of a user has ended
 	failed    controller.ValueErrors
-	invalid   map[string]error     // values that can never be made
-	broken    map[Descriptor]error // kinds whose actual state could not be read
-	scope     map[*item]bool       // items that the run may change
-	before    map[*item]item       // as they were before the run touched them
+	invalid   map[string]error      // values that can never be made
+	broken    map[*Descriptor]error // kinds whose actual state could not be read
+	scope     map[*item]bool        // items that the run may change
+	before    map[*item]item        // as they were before the run touched them
 	steps     []step
 }
 
-// step holds one change that a descriptor has made, or has failed to complete.
+// step holds one change that a kind has made, or has failed to complete.
 type step struct {
 	it            *item
-	before, after proto.Message
+	before, after *value
 	stood         bool  // before only stood in for a pending value
 	doubt         doubt // of before, if the change has failed
 }
@@ -49,7 +47,7 @@ func (s *Scheduler) begin(ctx context.Context, reverts bool) *run {
 		reverts: reverts,
 		failed:  controller.ValueErrors{},
 		invalid: map[string]error{},
-		broken:  map[Descriptor]error{},
+		broken:  map[*Descriptor]error{},
 		scope:   map[*item]bool{},
 		before:  map[*item]item{},
 	}
@@ -120,23 +118,22 @@ func (r *run) closure(keys []string) []*item {
 	return all
 }
 
-// prepare lets each descriptor read the actual state for the items that may change.
+// prepare lets each kind read the actual state for the items that may change.
 func (r *run) prepare(all []*item) {
 	if r.prepared || r.s.away != nil || context.Cause(r.ctx) != nil {
 		return
 	}
-	keys := map[Descriptor][]string{}
+	keys := map[*Descriptor][]string{}
 	for _, it := range all {
 		if it.kind != nil {
 			keys[it.kind] = append(keys[it.kind], it.key)
 		}
 	}
 	for _, d := range r.s.kinds {
-		p, ok := d.(Preparer)
-		if !ok || keys[d] == nil {
+		if d.prepare == nil || keys[d] == nil {
 			continue
 		}
-		prepare := func(ctx context.Context) error { return p.Prepare(ctx, keys[d]) }
+		prepare := func(ctx context.Context) error { return d.prepare(ctx, keys[d]) }
 		err := r.call("read", d, "", prepare)
 		if r.isAway(err) {
 			return
@@ -211,15 +208,14 @@ func (r *run) ensureUsers(key string) {
 
 // recreates reports whether the made value has to be removed before the wanted one can be made.
 func (r *run) recreates(it *item) bool {
-	c, ok := it.kind.(Recreator)
-	return ok && it.made != nil && c.Recreate(it.key, it.made, it.wanted)
+	return it.kind != nil && it.made != nil && it.kind.recreates(it.key, it.made, it.wanted)
 }
 
-// make calls the descriptor for the value m.
-func (r *run) make(it *item, m proto.Message) error {
+// make calls the kind for the value v.
+func (r *run) make(it *item, v *value) error {
 	r.touch(it)
 	if it.kind == nil {
-		r.done(it, m)
+		r.done(it, v)
 		return nil
 	}
 	if err := r.blocked(it); err != nil {
@@ -231,19 +227,19 @@ func (r *run) make(it *item, m proto.Message) error {
 	}
 	err := r.call(operation, it.kind, it.key, func(ctx context.Context) error {
 		if operation == "create" {
-			return it.kind.Create(ctx, it.key, m)
+			return it.kind.create(ctx, it.key, v)
 		}
-		return it.kind.Update(ctx, it.key, it.made, m)
+		return it.kind.update(ctx, it.key, it.made, v)
 	})
 	if err != nil {
 		r.isAway(err)
 		if unknown(err) {
-			err = r.left(step{it, it.made, m, it.stands, it.doubt}, err)
+			err = r.left(step{it, it.made, v, it.stands, it.doubt}, err)
 		}
 		return err
 	}
-	r.steps = append(r.steps, step{it: it, before: it.made, after: m, stood: it.stands})
-	r.done(it, m)
+	r.steps = append(r.steps, step{it: it, before: it.made, after: v, stood: it.stands})
+	r.done(it, v)
 	return nil
 }
 
@@ -264,8 +260,7 @@ func (r *run) left(st step, err error) error {
 		return err
 	}
 	// What was made before may not be known either, or only described by Retrieve.
-	possible := func() error { return it.kind.Validate(it.key, st.before) }
-	if st.doubt == sure && (st.before == nil || guard(possible) == nil) {
+	if st.doubt == sure && (st.before == nil || st.before.isRead) {
 		undo := guard(func() error { return r.undoStep(context.WithoutCancel(r.ctx), st) })
 		if undo == nil {
 			r.setMade(it, st.before)
@@ -289,11 +284,11 @@ func (r *run) unsure(st step) {
 	it.uses = r.s.relate(it, it.uses, slices.Concat(it.uses, it.dependencies(st.after)))
 }
 
-// done records that m is made.
-func (r *run) done(it *item, m proto.Message) {
-	if it.made != m || it.doubt != sure || it.err != nil || it.retry != nil {
+// done records that v is made.
+func (r *run) done(it *item, v *value) {
+	if it.made != v || it.doubt != sure || it.err != nil || it.retry != nil {
 		r.touch(it)
-		r.setMade(it, m)
+		r.setMade(it, v)
 		it.err = nil
 		r.s.setRetry(it, nil)
 	}
@@ -302,16 +297,16 @@ func (r *run) done(it *item, m proto.Message) {
 // suspend makes the value that stands in for a pending one. Without such a value, or if it
 // cannot be made, suspend removes what is made.
 func (r *run) suspend(it *item) {
-	m := it.substitute()
-	if m == nil {
+	v := it.substitute()
+	if v == nil {
 		r.remove(it)
 		return
 	}
 	if r.stopped || it.removing || r.failed[it.key] != nil {
 		return
 	}
-	if it.doubt == sure && it.equal(m) {
-		r.done(it, m)
+	if it.doubt == sure && it.equal(v) {
+		r.done(it, v)
 		return
 	}
 	it.removing = true
@@ -320,7 +315,7 @@ func (r *run) suspend(it *item) {
 	if !free {
 		return
 	}
-	if err := r.make(it, m); err != nil {
+	if err := r.make(it, v); err != nil {
 		waits := r.s.missing(it)
 		if it.made != nil {
 			r.remove(it)
@@ -356,7 +351,7 @@ func (r *run) remove(it *item) {
 			return
 		}
 		r.steps = append(r.steps, step{it: it, before: it.made, stood: it.stands}) // also if it fails halfway
-		remove := func(ctx context.Context) error { return it.kind.Delete(ctx, it.key, it.made) }
+		remove := func(ctx context.Context) error { return it.kind.remove(ctx, it.key, it.made) }
 		if err := r.call("delete", it.kind, it.key, remove); err != nil {
 			it.doubt = broken
 			r.isAway(err)
@@ -501,13 +496,13 @@ func (r *run) undoStep(ctx context.Context, st step) error {
 	}
 	switch {
 	case st.before == nil:
-		return it.kind.Delete(ctx, it.key, st.after)
+		return it.kind.remove(ctx, it.key, st.after)
 	case st.after == nil:
-		return it.kind.Create(ctx, it.key, st.before)
+		return it.kind.create(ctx, it.key, st.before)
 	case it.equal(st.before):
 		return nil
 	}
-	return it.kind.Update(ctx, it.key, st.after, st.before)
+	return it.kind.update(ctx, it.key, st.after, st.before)
 }
 
 // finish plans the repetition of failed values, and ends that of others.

@@ -4,10 +4,10 @@
 package southbound
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -45,10 +45,10 @@ type Options struct {
 	After func(time.Duration) <-chan time.Time // nil: time.After
 }
 
-// Scheduler is a controller.Sink over descriptors.
+// Scheduler is a controller.Sink over kinds.
 type Scheduler struct {
 	opt    Options
-	kinds  []Descriptor
+	kinds  []*Descriptor
 	wake   chan struct{}
 	closed chan struct{}
 
@@ -60,17 +60,16 @@ type Scheduler struct {
 	retries  map[*item]struct{}       // that are to be tried again
 	policy   controller.Retry         // of the last transaction, for repairs
 	repairs  repairs
-	away     error                    // why all values wait for the data plane; nil: they do not
-	spared   map[string]proto.Message // actual values that Options.Spare has kept
+	away     error             // why all values wait for the data plane; nil: they do not
+	spared   map[string]*value // actual values that Options.Spare has kept
 
 	work background
 }
 
 var _ controller.Sink = (*Scheduler)(nil)
 
-// New returns a scheduler. The first descriptor that handles a key makes its values.
-// Descriptors must be comparable, as pointers are.
-func New(opt Options, descriptors ...Descriptor) *Scheduler {
+// New returns a scheduler. The first kind that handles a key makes its values.
+func New(opt Options, kinds ...*Descriptor) *Scheduler {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
@@ -82,19 +81,19 @@ func New(opt Options, descriptors ...Descriptor) *Scheduler {
 	}
 	return &Scheduler{
 		opt:     opt,
-		kinds:   descriptors,
+		kinds:   kinds,
 		wake:    make(chan struct{}, 1),
 		closed:  make(chan struct{}),
 		items:   map[string]*item{},
 		users:   map[string]map[*item]int{},
 		retries: map[*item]struct{}{},
 		repairs: repairs{},
-		spared:  map[string]proto.Message{},
+		spared:  map[string]*value{},
 		work:    newBackground(),
 	}
 }
 
-// Close ends Run and closes the descriptors that are io.Closers. What was made stays.
+// Close ends Run and closes the kinds. What was made stays.
 func (s *Scheduler) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,9 +104,7 @@ func (s *Scheduler) Close() error {
 	close(s.closed)
 	var errs []error
 	for _, d := range s.kinds {
-		if c, ok := d.(io.Closer); ok {
-			errs = append(errs, c.Close())
-		}
+		errs = append(errs, d.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -142,8 +139,9 @@ func (s *Scheduler) Commit(ctx context.Context, txn controller.Transaction) erro
 	return r.combine(err)
 }
 
-// read returns the valid values of a transaction; of several for a key, the last.
-func (r *run) read(values []controller.Value) (wants []controller.Value) {
+// read returns the valid values of a transaction; of several for a key, the last. A value that
+// is to be removed has none.
+func (r *run) read(values []controller.Value) (wants []wanted) {
 	last := make(map[string]int, len(values))
 	for i, v := range values {
 		last[v.Key] = i
@@ -152,53 +150,54 @@ func (r *run) read(values []controller.Value) (wants []controller.Value) {
 		if last[v.Key] != i {
 			continue
 		}
-		if err := r.s.validate(v); err != nil {
+		read, err := r.s.read(v)
+		if err != nil {
 			r.invalid[v.Key] = err
 			continue
 		}
-		wants = append(wants, v)
+		wants = append(wants, wanted{v.Key, read})
 	}
 	return wants
 }
 
 // want records what an update wants, and returns the keys that differ from what is made.
-func (r *run) want(wants []controller.Value) (keys []string) {
-	for _, v := range wants {
-		r.unspare(v)
-		it := r.s.items[v.Key]
+func (r *run) want(wants []wanted) (keys []string) {
+	for _, w := range wants {
+		r.unspare(w)
+		it := r.s.items[w.key]
 		if it == nil {
-			if v.Message == nil {
+			if w.value == nil {
 				continue
 			}
-			it = r.item(v.Key)
+			it = r.item(w.key)
 		}
-		if it.unchanged() && it.equal(v.Message) {
-			if it.wanted != v.Message { // equal, and newer
+		if it.unchanged() && it.equal(w.value) {
+			if it.wanted != w.value { // equal, and newer
 				r.touch(it)
-				it.wanted = v.Message
+				it.wanted = w.value
 			}
 			continue
 		}
 		r.touch(it)
-		r.setWanted(it, v.Message)
-		keys = append(keys, v.Key)
+		r.setWanted(it, w.value)
+		keys = append(keys, w.key)
 	}
 	return keys
 }
 
 // resync makes wants the wanted values and applies the difference to the actual ones. The
 // error is about more than single values.
-func (r *run) resync(wants []controller.Value) error {
+func (r *run) resync(wants []wanted) error {
 	s := r.s
 	put := make(map[string]bool, len(wants))
-	for _, v := range wants {
-		if v.Message == nil {
+	for _, w := range wants {
+		if w.value == nil {
 			continue
 		}
-		put[v.Key] = true
-		it := r.item(v.Key)
+		put[w.key] = true
+		it := r.item(w.key)
 		r.touch(it)
-		r.setWanted(it, v.Message)
+		r.setWanted(it, w.value)
 	}
 	for key, it := range s.items {
 		if !put[key] && r.invalid[key] == nil {
@@ -239,28 +238,37 @@ func (r *run) resync(wants []controller.Value) error {
 }
 
 // retrieve returns the actual values of a kind.
-func (r *run) retrieve(d Descriptor) (map[string]proto.Message, error) {
+func (r *run) retrieve(d *Descriptor) (map[string]*value, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return nil, fmt.Errorf("retrieve the values of %s: %w", d.Name(), err)
 	}
 	var values []controller.Value
 	err := guard(func() (err error) {
-		values, err = d.Retrieve(r.ctx, r.s.wantedOf(d))
+		values, err = d.retrieve(r.ctx, r.s.wantedOf(d))
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("retrieve the values of %s: %w", d.Name(), err)
 	}
-	actual := make(map[string]proto.Message, len(values))
+	actual := make(map[string]*value, len(values))
 	for _, v := range values {
-		actual[v.Key] = v.Message
+		actual[v.Key] = r.s.found(d, v)
 	}
 	return actual, nil
 }
 
+// found returns a value that was retrieved. The message of the wanted one is not read again.
+func (s *Scheduler) found(d *Descriptor, v controller.Value) *value {
+	if it := s.items[v.Key]; it != nil && it.wanted != nil && it.wanted.message == v.Message {
+		return it.wanted
+	}
+	found, _ := d.value(v.Key, v.Message) // it may only describe
+	return found
+}
+
 // compared returns the actual values of a kind without those that stay although nothing
 // has ever wanted them.
-func (r *run) compared(d Descriptor) (map[string]proto.Message, error) {
+func (r *run) compared(d *Descriptor) (map[string]*value, error) {
 	actual, err := r.retrieve(d)
 	if r.s.opt.Spare == nil {
 		return actual, err
@@ -268,12 +276,12 @@ func (r *run) compared(d Descriptor) (map[string]proto.Message, error) {
 	if err != nil {
 		return actual, err
 	}
-	maps.DeleteFunc(r.s.spared, func(key string, _ proto.Message) bool { return d.Handles(key) })
-	maps.DeleteFunc(actual, func(key string, m proto.Message) bool {
+	maps.DeleteFunc(r.s.spared, func(key string, _ *value) bool { return d.Handles(key) })
+	maps.DeleteFunc(actual, func(key string, v *value) bool {
 		it := r.s.items[key]
-		spare := (it == nil || it.wanted == nil && it.made == nil) && r.s.opt.Spare(key, m)
+		spare := (it == nil || it.wanted == nil && it.made == nil) && r.s.opt.Spare(key, v.message)
 		if spare {
-			r.s.spared[key] = m
+			r.s.spared[key] = v
 		}
 		return spare
 	})
@@ -281,27 +289,27 @@ func (r *run) compared(d Descriptor) (map[string]proto.Message, error) {
 }
 
 // unspare makes a spared value an item again if the update deletes it. A value that is
-// wanted now is made as any other: its descriptor finds what is there.
-func (r *run) unspare(v controller.Value) {
-	actual, spared := r.s.spared[v.Key]
+// wanted now is made as any other: its kind finds what is there.
+func (r *run) unspare(w wanted) {
+	actual, spared := r.s.spared[w.key]
 	if !spared {
 		return
 	}
-	delete(r.s.spared, v.Key)
-	if v.Message == nil {
-		it := r.item(v.Key)
+	delete(r.s.spared, w.key)
+	if w.value == nil {
+		it := r.item(w.key)
 		r.touch(it)
 		r.setMade(it, actual)
 	}
 }
 
 // adopt takes the actual values of a kind as the made ones.
-func (r *run) adopt(d Descriptor, actual map[string]proto.Message) {
-	for key, m := range actual {
+func (r *run) adopt(d *Descriptor, actual map[string]*value) {
+	for key, v := range actual {
 		it := r.item(key)
 		r.touch(it)
 		it.kind = d
-		r.setMade(it, m)
+		r.setMade(it, v)
 	}
 	for key, it := range r.s.items {
 		if it.kind == d && actual[key] == nil && it.made != nil {
@@ -312,7 +320,7 @@ func (r *run) adopt(d Descriptor, actual map[string]proto.Message) {
 }
 
 // unread marks all values of a kind as possibly not made.
-func (r *run) unread(d Descriptor) {
+func (r *run) unread(d *Descriptor) {
 	for _, it := range r.s.items {
 		if it.kind == d {
 			r.touch(it)
@@ -322,26 +330,26 @@ func (r *run) unread(d Descriptor) {
 }
 
 // wantedOf returns the wanted values of a kind, ordered by key.
-func (s *Scheduler) wantedOf(d Descriptor) []controller.Value {
-	var all []controller.Value
+func (s *Scheduler) wantedOf(d *Descriptor) []wanted {
+	var all []wanted
 	for _, it := range s.items {
-		if it.kind == d && it.wanted != nil {
-			all = append(all, controller.Value{Key: it.key, Message: it.wanted})
+		if it.kind == d && it.wanted != nil && it.wanted.isRead {
+			all = append(all, wanted{it.key, it.wanted})
 		}
 	}
-	slices.SortFunc(all, byKey)
+	slices.SortFunc(all, func(x, y wanted) int { return cmp.Compare(x.key, y.key) })
 	return all
 }
 
 // refusePending fails the values of a transaction that reverts, if they are pending.
-func (r *run) refusePending(wants []controller.Value) {
+func (r *run) refusePending(wants []wanted) {
 	if !r.reverts {
 		return
 	}
-	for _, v := range wants {
-		it := r.s.items[v.Key]
+	for _, w := range wants {
+		it := r.s.items[w.key]
 		switch {
-		case v.Message == nil || it == nil || r.failed[v.Key] != nil || r.stopped:
+		case w.value == nil || it == nil || r.failed[w.key] != nil || r.stopped:
 		case r.s.isWaiting(it):
 			r.fail(it, fmt.Errorf("%w: %w", ErrPending, r.s.away))
 		case !it.ready():
@@ -360,7 +368,7 @@ func (s *Scheduler) Dump(ctx context.Context) (map[string]proto.Message, error) 
 	all := map[string]proto.Message{}
 	for key, it := range s.items {
 		if it.kind == nil && it.made != nil {
-			all[key] = it.made
+			all[key] = it.made.message
 		}
 	}
 	r := s.begin(ctx, false)
@@ -369,7 +377,9 @@ func (s *Scheduler) Dump(ctx context.Context) (map[string]proto.Message, error) 
 		if err != nil {
 			return nil, fmt.Errorf("dump the southbound: %w", err)
 		}
-		maps.Copy(all, actual)
+		for key, v := range actual {
+			all[key] = v.message
+		}
 	}
 	return all, nil
 }

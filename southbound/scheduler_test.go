@@ -118,7 +118,7 @@ func TestAnUpdateCostsItsKeys(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	g, w, now := NewWithT(t), newWorld(), time.Unix(1000, 0)
-	s := New(Options{Now: func() time.Time { return now }}, append(w.parts(), noted{})...)
+	s := New(Options{Now: func() time.Time { return now }}, append(w.parts(), kind(noted{}))...)
 	w.fault = func(op, key string) error {
 		switch key {
 		case "a/2":
@@ -160,9 +160,8 @@ func TestStatus(t *testing.T) {
 // noted is a descriptor with a note and without values.
 type noted struct{ part }
 
-func (noted) Name() string        { return "noted" }
-func (noted) Handles(string) bool { return false }
-func (noted) Notes() []string     { return []string{"FORWARD drops"} }
+func (noted) Prefix() string  { return "noted" }
+func (noted) Notes() []string { return []string{"FORWARD drops"} }
 func (noted) Retrieve(context.Context, []controller.Value) ([]controller.Value, error) {
 	return nil, nil
 }
@@ -230,7 +229,7 @@ func TestALostListKeepsWhatIsThere(t *testing.T) {
 func TestPreparation(t *testing.T) {
 	g, w := NewWithT(t), newWorld()
 	var prepared []string
-	s := New(Options{}, preparing{part{w, "a/"}, &prepared}, part{w, "b/"})
+	s := New(Options{}, kinds(preparing{part{w, "a/"}, &prepared}, part{w, "b/"})...)
 	values := []controller.Value{is("a/1", "x"), is("a/2", "y needs b/1"), is("b/1", "z"), is("a/3", "z")}
 	g.Expect(s.Commit(t.Context(), resync(values...))).To(Succeed())
 	g.Expect(s.Commit(t.Context(), update(values...))).To(Succeed())
@@ -337,7 +336,7 @@ func (a asked) Retrieve(ctx context.Context, wanted []controller.Value) ([]contr
 func TestAResyncNamesTheWantedValues(t *testing.T) {
 	g := NewWithT(t)
 	var wanted []controller.Value
-	s := New(Options{}, asked{part{newWorld(), "a/"}, &wanted}, part{newWorld(), "b/"})
+	s := New(Options{}, kinds(asked{part{newWorld(), "a/"}, &wanted}, part{newWorld(), "b/"})...)
 	g.Expect(s.Commit(t.Context(), update(is("a/1", "x"), is("a/2", "y"), is("b/1", "z")))).To(Succeed())
 	g.Expect(s.Commit(t.Context(), resync(is("a/1", "w"), is("a/3", "v"), is("b/1", "z")))).To(Succeed())
 	var texts []string

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/cadastre/cadastre/controller"
 )
 
 // Status counts and names the values by their state. A failed value may also be made: the
@@ -20,7 +18,7 @@ type Status struct {
 	Made    int
 	Pending []Pending // ordered by key
 	Failed  []Failed  // ordered by key
-	Notes   []string  // of descriptors that are Noters
+	Notes   []string  // of kinds
 }
 
 // Pending names a value that is wanted and waits for others.
@@ -73,9 +71,7 @@ func (s *Scheduler) Status() Status {
 		st.Notes = append(st.Notes, note)
 	}
 	for _, d := range s.kinds {
-		if n, ok := d.(Noter); ok {
-			st.Notes = append(st.Notes, n.Notes()...)
-		}
+		st.Notes = append(st.Notes, d.Notes()...)
 	}
 	slices.SortFunc(st.Pending, func(x, y Pending) int { return cmp.Compare(x.Key, y.Key) })
 	slices.SortFunc(st.Failed, func(x, y Failed) int { return cmp.Compare(x.Key, y.Key) })
@@ -83,7 +79,7 @@ func (s *Scheduler) Status() Status {
 }
 
 // Problem returns the reason why the wanted value under key is not made, nil if it is made or
-// nothing is wanted there. It does not ask the descriptor.
+// nothing is wanted there. It does not ask the kind.
 func (s *Scheduler) Problem(key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,13 +117,13 @@ func (s *Scheduler) Inspect(ctx context.Context, key string) error {
 	case it.kind == nil:
 		return nil
 	}
-	if d, ok := it.kind.(Inspector); ok {
-		if err := d.Inspect(ctx, key, it.wanted); err != nil {
+	if it.kind.inspect != nil {
+		if err := it.kind.inspect(ctx, key, it.wanted); err != nil {
 			return fmt.Errorf("inspect %s: %w", key, err)
 		}
 		return nil
 	}
-	values, err := it.kind.Retrieve(ctx, []controller.Value{{Key: key, Message: it.wanted}})
+	values, err := it.kind.retrieve(ctx, []wanted{{key, it.wanted}})
 	if err != nil {
 		return fmt.Errorf("inspect %s: %w", key, err)
 	}
@@ -135,8 +131,8 @@ func (s *Scheduler) Inspect(ctx context.Context, key string) error {
 		if v.Key != key {
 			continue
 		}
-		if have := (&item{key: key, kind: it.kind, made: v.Message}); !have.equal(it.wanted) {
-			return fmt.Errorf("inspect %s: it is %v, not %v", key, v.Message, it.wanted)
+		if have := (&item{key: key, kind: it.kind, made: s.found(it.kind, v)}); !have.equal(it.wanted) {
+			return fmt.Errorf("inspect %s: it is %v, not %v", key, v.Message, it.wanted.message)
 		}
 		return nil
 	}

@@ -11,9 +11,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// call calls a method of a descriptor, in a child of the span in the context of the run if
+// call calls a function of a kind, in a child of the span in the context of the run if
 // that is recorded. A panic is an error.
-func (r *run) call(operation string, d Descriptor, key string, f func(context.Context) error) error {
+func (r *run) call(operation string, d *Descriptor, key string, f func(context.Context) error) error {
 	parent := trace.SpanFromContext(r.ctx)
 	if !parent.IsRecording() {
 		return guard(func() error { return f(r.ctx) })

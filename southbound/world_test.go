@@ -110,18 +110,95 @@ type part struct {
 	prefix string
 }
 
+// double is a kind of a test. Its plans are the messages.
+type double interface {
+	Prefix() string
+	Validate(key string, m proto.Message) error
+	Dependencies(key string, m proto.Message) []string
+	Create(ctx context.Context, key string, m proto.Message) error
+	Update(ctx context.Context, key string, before, m proto.Message) error
+	Delete(ctx context.Context, key string, m proto.Message) error
+	Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error)
+}
+
+// kinds returns doubles as a Scheduler calls them. The methods that only some have are optional.
+func kinds(doubles ...double) (all []*Descriptor) {
+	for _, d := range doubles {
+		all = append(all, kind(d))
+	}
+	return all
+}
+
+func kind(d double) *Descriptor {
+	k := Kind[proto.Message]{
+		Name:   d.Prefix(),
+		Prefix: d.Prefix(),
+		Read:   func(key string, m proto.Message) (proto.Message, error) { return m, d.Validate(key, m) },
+		Needs:  func(m proto.Message) []string { return d.Dependencies("", m) },
+		Create: d.Create,
+		Update: func(ctx context.Context, key string, was Made[proto.Message], want proto.Message) error {
+			return d.Update(ctx, key, was.Message, want)
+		},
+		Delete: func(ctx context.Context, key string, was Made[proto.Message]) error {
+			return d.Delete(ctx, key, was.Message)
+		},
+		Retrieve: func(ctx context.Context, wanted []Wanted[proto.Message]) ([]controller.Value, error) {
+			var values []controller.Value
+			for _, w := range wanted {
+				values = append(values, controller.Value{Key: w.Key, Message: w.Message})
+			}
+			return d.Retrieve(ctx, values)
+		},
+	}
+	if r, ok := d.(interface {
+		Recreate(before, m proto.Message) bool
+	}); ok {
+		k.Recreates = func(_ string, was Made[proto.Message], want proto.Message) bool {
+			return r.Recreate(was.Message, want)
+		}
+	}
+	if s, ok := d.(interface {
+		Substitute(m proto.Message) proto.Message
+	}); ok {
+		k.StandIn = s.Substitute
+	}
+	if i, ok := d.(interface {
+		Inspect(ctx context.Context, key string, m proto.Message) error
+	}); ok {
+		k.Inspect = i.Inspect
+	}
+	if p, ok := d.(interface {
+		Prepare(ctx context.Context, keys []string) error
+	}); ok {
+		k.Prepare = p.Prepare
+	}
+	if s, ok := d.(interface {
+		Sweep(ctx context.Context) (bool, error)
+	}); ok {
+		k.Sweep = s.Sweep
+	}
+	if n, ok := d.(interface{ Notes() []string }); ok {
+		k.Notes = n.Notes
+	}
+	if w, ok := d.(interface {
+		Watch(ctx context.Context, changed func(string)) error
+	}); ok {
+		k.Watch = w.Watch
+	}
+	return k.Descriptor()
+}
+
 // parts are three kinds of values.
-func (w *world) parts() []Descriptor {
-	return []Descriptor{part{w, "a/"}, recreating{part{w, "b/"}}, part{w, "c/"}}
+func (w *world) parts() []*Descriptor {
+	return kinds(part{w, "a/"}, recreating{part{w, "b/"}}, part{w, "c/"})
 }
 
 // partsWithSubstitutes are these kinds, one of them with values that stand in.
-func (w *world) partsWithSubstitutes() []Descriptor {
-	return []Descriptor{part{w, "a/"}, recreating{part{w, "b/"}}, substituting{part{w, "c/"}}}
+func (w *world) partsWithSubstitutes() []*Descriptor {
+	return kinds(part{w, "a/"}, recreating{part{w, "b/"}}, substituting{part{w, "c/"}})
 }
 
-func (p part) Name() string            { return p.prefix }
-func (p part) Handles(key string) bool { return strings.HasPrefix(key, p.prefix) }
+func (p part) Prefix() string { return p.prefix }
 
 func (p part) Validate(_ string, m proto.Message) error {
 	if strings.HasPrefix(text(m), "bad") {
@@ -203,7 +280,7 @@ func (p part) Retrieve(ctx context.Context, wanted []controller.Value) (all []co
 		return nil, err
 	}
 	for k, v := range p.clone() {
-		if p.Handles(k) {
+		if strings.HasPrefix(k, p.prefix) {
 			all = append(all, controller.Value{Key: k, Message: wrapperspb.String(v)})
 		}
 	}
@@ -232,7 +309,7 @@ func checks(t *testing.T) {
 // recreating changes the first character of a value only by making it anew.
 type recreating struct{ part }
 
-func (recreating) Recreate(_ string, before, m proto.Message) bool { return major(before) != major(m) }
+func (recreating) Recreate(before, m proto.Message) bool { return major(before) != major(m) }
 
 // standIn is the value that stands in for pending ones.
 const standIn = "hold"
@@ -240,7 +317,7 @@ const standIn = "hold"
 // substituting has values that another one stands in for.
 type substituting struct{ part }
 
-func (substituting) Substitute(string, proto.Message) proto.Message {
+func (substituting) Substitute(proto.Message) proto.Message {
 	return wrapperspb.String(standIn)
 }
 

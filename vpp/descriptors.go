@@ -37,13 +37,13 @@ func (opt Options) withDefaults() Options {
 
 // Descriptors returns all descriptors of a node in the order in which a key is offered to
 // them. They are closed by the scheduler. VPP need not run yet.
-func Descriptors(opt Options) ([]southbound.Descriptor, error) {
+func Descriptors(opt Options) ([]*southbound.Descriptor, error) {
 	opt = opt.withDefaults()
 	k, err := newKernel(opt.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	wires, err := linux.NewWires(linux.Options{
+	wires, err := linux.Wires(linux.Options{
 		Namespace:    opt.Namespace,
 		BareHostEnds: true,
 		Log:          opt.Log,
@@ -62,15 +62,12 @@ func Descriptors(opt Options) ([]southbound.Descriptor, error) {
 		watchers: map[*kind]func(string){},
 		roleKind: map[string]*kind{},
 	}
-	var all []southbound.Descriptor
-	for _, d := range []*kind{s.network(), s.networkLink(), s.tunnel(), s.route(), s.egress()} {
-		s.own(d)
-		all = append(all, d)
+	all := []*southbound.Descriptor{s.node().Descriptor(), s.pods().Descriptor()}
+	for _, k := range []*kind{s.network(), s.networkLink(), s.tunnel(), s.route(), s.egress()} {
+		s.own(k)
+		all = append(all, k.of().Descriptor())
 	}
-	pods, nodes := &pods{kind: s.pod(), wires: wires}, &nodes{s.nodeKind()}
-	s.own(pods.kind)
-	s.own(nodes.kind)
-	return append([]southbound.Descriptor{nodes, pods}, all...), nil
+	return all, nil
 }
 
 // own notes the roles of a kind.

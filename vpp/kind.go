@@ -16,8 +16,8 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// kind is the descriptor of the values of one kind. What differs between the kinds are its
-// functions.
+// kind holds what differs between the kinds of values. What is planned for a value depends on the
+// value of the node, so it is planned anew for each call.
 type kind struct {
 	*shared
 	name   string
@@ -40,20 +40,37 @@ type kind struct {
 	gone   func(ctx context.Context, key string, value proto.Message) error
 	// strays returns a function that removes what the kernel has of no wanted value, nil if it
 	// has nothing. It may be nil.
-	strays func(wanted []controller.Value) (func() error, error)
+	strays func(wanted []southbound.Wanted[value]) (func() error, error)
 	// noter returns notes for the operator. It may be nil.
 	noter func() []string
 
-	rest  *leftOver // of the last Retrieve
+	rest  *leftOver // of the last retrieve
 	clear func() error
 }
 
-var (
-	_ southbound.Descriptor = (*kind)(nil)
-	_ southbound.Watcher    = (*kind)(nil)
-	_ southbound.Inspector  = (*kind)(nil)
-	_ southbound.Noter      = (*kind)(nil)
-)
+// value is the message of a value that can be planned.
+type value = proto.Message
+
+// of returns the kind for the scheduler.
+func (k *kind) of() southbound.Kind[value] {
+	return southbound.Kind[value]{
+		Name:   k.name,
+		Prefix: k.prefix,
+		Read: func(key string, m value) (value, error) {
+			_, err := k.plan(key, m, false)
+			return m, err
+		},
+		Needs:     k.dependencies,
+		Create:    func(ctx context.Context, key string, want value) error { return k.ensure(ctx, key, nil, want) },
+		Update:    k.update,
+		Delete:    k.remove,
+		Recreates: k.recreates,
+		Retrieve:  k.retrieve,
+		Inspect:   k.inspect,
+		Notes:     k.noter,
+		Watch:     k.watchFor,
+	}
+}
 
 // restName is the end of the key of what is left over of a kind.
 const restName = "vpp-left-over"
@@ -66,36 +83,9 @@ func (k *kind) restKey() string {
 	return k.prefix + "/" + restName
 }
 
-// Name returns the name of the descriptor.
-func (k *kind) Name() string { return k.name }
-
-// Handles reports whether key is of this kind.
-func (k *kind) Handles(key string) bool {
-	return key == k.prefix || strings.HasSuffix(k.prefix, "/") && strings.HasPrefix(key, k.prefix) || key == k.restKey()
-}
-
-// Validate returns the reason why a value can never be made.
-func (k *kind) Validate(key string, value proto.Message) error {
-	_, err := k.plan(key, value, false)
-	return err
-}
-
-// Dependencies returns the keys of the values that must be made before.
-func (k *kind) Dependencies(_ string, value proto.Message) []string {
-	if k.dependencies == nil {
-		return nil
-	}
-	return k.dependencies(value)
-}
-
-// Create makes a value, or repairs it.
-func (k *kind) Create(ctx context.Context, key string, value proto.Message) error {
-	return k.ensure(ctx, key, nil, value)
-}
-
-// Update changes a value in place.
-func (k *kind) Update(ctx context.Context, key string, before, value proto.Message) error {
-	return k.ensure(ctx, key, before, value)
+// update changes a value in place.
+func (k *kind) update(ctx context.Context, key string, was southbound.Made[value], want value) error {
+	return k.ensure(ctx, key, was.Message, want)
 }
 
 // ensure makes the objects of a value, and removes those that it had before.
@@ -122,23 +112,23 @@ func (k *kind) ensure(ctx context.Context, key string, was, value proto.Message)
 	})
 }
 
-// Delete removes a value. While VPP is away, the kernel's part is removed.
-func (k *kind) Delete(ctx context.Context, key string, value proto.Message) error {
+// remove removes a value. While VPP is away, the kernel's part is removed.
+func (k *kind) remove(ctx context.Context, key string, was southbound.Made[value]) error {
 	if key == k.restKey() {
 		return k.removeRest(ctx)
 	}
 	var err error
 	// The actual value of a half made one cannot always be read. What it has is left over then.
-	if p, unread := k.plan(key, value, true); unread == nil && p != nil {
+	if p, unread := k.plan(key, was.Message, true); unread == nil && p != nil {
 		err = k.change(ctx, func(x *change) error { return x.remove(p, nil) })
 	}
 	if k.gone == nil || err != nil && !errors.Is(err, southbound.ErrAway) {
 		return err
 	}
-	return errors.Join(err, k.gone(ctx, key, value))
+	return errors.Join(err, k.gone(ctx, key, was.Message))
 }
 
-// removeRest removes what the last Retrieve found of no wanted value.
+// removeRest removes what the last retrieve found of no wanted value.
 func (k *kind) removeRest(ctx context.Context) error {
 	if rest := k.rest; rest != nil {
 		if err := k.change(ctx, func(x *change) error { return x.removeRest(rest) }); err != nil {
@@ -151,9 +141,9 @@ func (k *kind) removeRest(ctx context.Context) error {
 	return k.clear()
 }
 
-// Retrieve returns the values that are made now. One that is complete is returned as wanted,
+// retrieve returns the values that are made now. One that is complete is returned as wanted,
 // of an incomplete one only that it is there. What no wanted value has is one further value.
-func (k *kind) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
+func (k *kind) retrieve(ctx context.Context, wanted []southbound.Wanted[value]) ([]controller.Value, error) {
 	st, err := k.snapshot(ctx, k.name)
 	if err != nil {
 		return nil, err
@@ -165,8 +155,9 @@ func (k *kind) Retrieve(ctx context.Context, wanted []controller.Value) ([]contr
 		if err != nil {
 			continue // it cannot be made
 		}
+		made := controller.Value{Key: v.Key, Message: v.Message}
 		if p == nil {
-			all = append(all, v)
+			all = append(all, made)
 			continue
 		}
 		claimed.add(p)
@@ -179,7 +170,7 @@ func (k *kind) Retrieve(ctx context.Context, wanted []controller.Value) ([]contr
 		}
 		switch {
 		case differs == nil && ready:
-			all = append(all, v)
+			all = append(all, made)
 		case some || ready && k.ready != nil:
 			all = append(all, controller.Value{Key: v.Key, Message: kv.SinkMessage(v.Key)})
 		}
@@ -204,8 +195,8 @@ func (k *kind) empty() proto.Message {
 	return kv.SinkMessage(k.prefix)
 }
 
-// Inspect compares one value with VPP. Its error names each difference.
-func (k *kind) Inspect(ctx context.Context, key string, value proto.Message) error {
+// inspect compares one value with VPP. Its error names each difference.
+func (k *kind) inspect(ctx context.Context, key string, value proto.Message) error {
 	p, err := k.plan(key, value, true)
 	if err != nil || p == nil {
 		return err
@@ -227,8 +218,8 @@ func (k *kind) Inspect(ctx context.Context, key string, value proto.Message) err
 	return differs
 }
 
-// Watch tells the scheduler when VPP may have lost values of this kind.
-func (k *kind) Watch(ctx context.Context, changed func(key string)) error {
+// watchFor tells the scheduler when VPP may have lost values of this kind.
+func (k *kind) watchFor(ctx context.Context, changed func(key string)) error {
 	k.watchMu.Lock()
 	k.watchers[k] = changed
 	k.watchMu.Unlock()
@@ -242,12 +233,4 @@ func (k *kind) Watch(ctx context.Context, changed func(key string)) error {
 	}
 	<-ctx.Done()
 	return nil
-}
-
-// Notes returns notes for the operator.
-func (k *kind) Notes() []string {
-	if k.noter == nil {
-		return nil
-	}
-	return k.noter()
 }

@@ -6,7 +6,6 @@ package vpp_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -54,7 +53,7 @@ type lab struct {
 // node is one process: descriptors with their scheduler.
 type node struct {
 	scheduler   *southbound.Scheduler
-	descriptors []southbound.Descriptor
+	descriptors []*southbound.Descriptor
 }
 
 // needsModel skips a test that the VPP at VPP_API_SOCKET cannot have.
@@ -274,12 +273,10 @@ func (l *lab) pod(n int, name, ip, network string, table uint32) *kv.PodNetwork 
 }
 
 // closeAll closes descriptors without a scheduler.
-func closeAll(t testing.TB, all []southbound.Descriptor) {
+func closeAll(t testing.TB, all []*southbound.Descriptor) {
 	for _, d := range all {
-		if c, ok := d.(io.Closer); ok {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+		if err := d.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -6,7 +6,6 @@ package vpp
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,28 +14,28 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
 )
 
-// nodes is the descriptor of the value "node". It remembers the value for the others, and
-// closes what all have in common.
-type nodes struct{ *kind }
-
-var _ io.Closer = (*nodes)(nil)
-
-// Retrieve takes the wanted value as that of the node.
-func (n *nodes) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
-	for _, v := range wanted {
-		if m, ok := v.Message.(*kv.NodeNetwork); ok {
-			n.planner.node.set(m)
+// node returns the kind of the value "node". It remembers the value for the others, and closes
+// what all have in common.
+func (s *shared) node() southbound.Kind[value] {
+	k := s.nodeKind()
+	s.own(k)
+	all := k.of()
+	all.Retrieve = func(ctx context.Context, wanted []southbound.Wanted[value]) ([]controller.Value, error) {
+		for _, v := range wanted {
+			if m, ok := v.Message.(*kv.NodeNetwork); ok {
+				s.planner.node.set(m)
+			}
 		}
+		return k.retrieve(ctx, wanted)
 	}
-	return n.kind.Retrieve(ctx, wanted)
+	all.Close = s.close
+	return all
 }
 
-// Close ends the connection.
-func (n *nodes) Close() error { return n.close() }
-
-// nodeKind returns the descriptor's functions.
+// nodeKind returns what the kind of the node does.
 func (s *shared) nodeKind() *kind {
 	return &kind{
 		shared: s,
@@ -80,7 +79,7 @@ func (s *shared) nodeKind() *kind {
 			return s.kernel.hostLinkComplete(m)
 		},
 		gone: func(context.Context, string, proto.Message) error { return s.kernel.removeHostLink() },
-		strays: func(wanted []controller.Value) (func() error, error) {
+		strays: func(wanted []southbound.Wanted[value]) (func() error, error) {
 			l, err := s.kernel.link(linkName)
 			if err != nil || l == nil || l.Attrs().Alias != nodeAlias || len(wanted) > 0 {
 				return nil, err
@@ -114,7 +113,7 @@ func hostRoutes(_ string, value proto.Message) ([]netip.Prefix, error) {
 }
 
 // strayHostRoutes returns a function that removes the kernel's routes of no wanted network.
-func (s *shared) strayHostRoutes(wanted []controller.Value) (func() error, error) {
+func (s *shared) strayHostRoutes(wanted []southbound.Wanted[value]) (func() error, error) {
 	have, err := s.kernel.routes()
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"google.golang.org/protobuf/proto"
 
@@ -15,29 +14,27 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
-	"github.com/cadastre/cadastre/southbound/linux"
 )
 
-// pods is the descriptor of pods: a pair of kernel's links, one end of which VPP reads. The
-// pair is a wire of package southbound/linux with a bare host end.
+// pods is the kind of pods: a pair of kernel's links, one end of which VPP reads. The pair is a
+// wire of package southbound/linux with a bare host end.
 type pods struct {
 	*kind
-	wires *linux.Wires
+	wires *southbound.Descriptor
 }
 
-var (
-	_ southbound.Sweeper = (*pods)(nil)
-	_ io.Closer          = (*pods)(nil)
-)
+// pods returns the kind of pods.
+func (s *shared) pods() southbound.Kind[value] {
+	p := &pods{kind: s.podKind(), wires: s.wires}
+	s.own(p.kind)
+	all := p.of()
+	all.Delete, all.Retrieve, all.Inspect = p.remove, p.retrieve, p.inspect
+	all.Watch, all.Sweep, all.Close = p.watch, p.wires.Sweep, p.wires.Close
+	return all
+}
 
-// Close closes the sockets. The wires stay.
-func (p *pods) Close() error { return p.wires.Close() }
-
-// Sweep removes the detached pairs of links.
-func (p *pods) Sweep(ctx context.Context) (more bool, err error) { return p.wires.Sweep(ctx) }
-
-// Watch tells of changes of the kernel's links too.
-func (p *pods) Watch(ctx context.Context, changed func(key string)) error {
+// watch tells of changes of the kernel's links too.
+func (p *pods) watch(ctx context.Context, changed func(key string)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
@@ -45,36 +42,40 @@ func (p *pods) Watch(ctx context.Context, changed func(key string)) error {
 		defer stop() // the scheduler starts both again
 		done <- p.wires.Watch(ctx, changed)
 	}()
-	err := p.kind.Watch(ctx, changed)
+	err := p.watchFor(ctx, changed)
 	stop()
 	return errors.Join(err, <-done)
 }
 
-// Delete removes a pod from VPP and detaches its links. A key of the kernel alone has nothing
+// remove removes a pod from VPP and detaches its links. A key of the kernel alone has nothing
 // in VPP.
-func (p *pods) Delete(ctx context.Context, key string, value proto.Message) error {
-	err := p.kind.Delete(ctx, key, value)
+func (p *pods) remove(ctx context.Context, key string, was southbound.Made[value]) error {
+	err := p.kind.remove(ctx, key, was)
 	if key == p.restKey() || err != nil && !errors.Is(err, southbound.ErrAway) {
 		return err
 	}
-	return errors.Join(err, p.wires.Delete(ctx, key, value))
+	return errors.Join(err, p.wires.Delete(ctx, key, was.Message))
 }
 
-// Inspect compares a pod with the kernel and with VPP.
-func (p *pods) Inspect(ctx context.Context, key string, value proto.Message) error {
-	if err := p.wires.Inspect(ctx, key, value); err != nil {
+// inspect compares a pod with the kernel and with VPP.
+func (p *pods) inspect(ctx context.Context, key string, want value) error {
+	if err := p.wires.Inspect(ctx, key, want); err != nil {
 		return err
 	}
-	return p.kind.Inspect(ctx, key, value)
+	return p.kind.inspect(ctx, key, want)
 }
 
-// Retrieve returns the pods that are complete in the kernel and in VPP.
-func (p *pods) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
-	inVPP, err := p.kind.Retrieve(ctx, wanted)
+// retrieve returns the pods that are complete in the kernel and in VPP.
+func (p *pods) retrieve(ctx context.Context, wanted []southbound.Wanted[value]) ([]controller.Value, error) {
+	inVPP, err := p.kind.retrieve(ctx, wanted)
 	if err != nil {
 		return inVPP, err
 	}
-	inKernel, err := p.wires.Retrieve(ctx, wanted)
+	var values []controller.Value
+	for _, w := range wanted {
+		values = append(values, controller.Value{Key: w.Key, Message: w.Message})
+	}
+	inKernel, err := p.wires.Retrieve(ctx, values)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +115,8 @@ func remains(m proto.Message) proto.Message {
 	return &kv.PodNetwork{Wire: &kv.Wire{HostIfName: pod.GetWire().GetHostIfName()}}
 }
 
-// pod returns the descriptor's functions.
-func (s *shared) pod() *kind {
+// podKind returns what the kind of pods does in VPP.
+func (s *shared) podKind() *kind {
 	return &kind{
 		shared: s,
 		name:   "vpp pod",

@@ -4,17 +4,13 @@
 package vpp
 
 import (
-	"google.golang.org/protobuf/proto"
-
 	"github.com/cadastre/cadastre/southbound"
 )
 
-var _ southbound.Recreator = (*kind)(nil)
-
-// Recreate reports whether a loopback of a value must be made anew, as it has another MAC: the
+// recreates reports whether a loopback of a value must be made anew, as it has another MAC: the
 // addresses of pods, and the routes and neighbours of other values, are on it.
-func (k *kind) Recreate(key string, _, value proto.Message) bool {
-	p, err := k.plan(key, value, false)
+func (k *kind) recreates(key string, _ southbound.Made[value], want value) bool {
+	p, err := k.plan(key, want, false)
 	if err != nil || p == nil {
 		return false
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/cadastre/cadastre/internal/backoff"
 	"github.com/cadastre/cadastre/southbound"
-	"github.com/cadastre/cadastre/southbound/linux"
 )
 
 const (
@@ -33,7 +32,7 @@ type shared struct {
 	opt     Options
 	client  *client
 	kernel  *kernel
-	wires   *linux.Wires
+	wires   *southbound.Descriptor // of the kernel's links
 	planner planner
 
 	mu   sync.Mutex

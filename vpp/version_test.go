@@ -92,11 +92,9 @@ func TestAPodThatFailsLeavesNoLinkInTheKernel(t *testing.T) {
 	l.must(l.resync(w))
 	l.model.LinksOf(func(string) bool { return false }) // VPP cannot read it
 	l.Expect(l.update(true, key, pod)).NotTo(Succeed())
-	sweeper, ok := l.descriptors[1].(southbound.Sweeper)
-	l.Expect(ok).To(BeTrue())
 	for more := true; more; {
 		var err error
-		more, err = sweeper.Sweep(context.Background())
+		more, err = l.descriptors[1].Sweep(context.Background())
 		l.must(err)
 	}
 	l.must(l.pods[0].Do(func() error {
@@ -157,9 +155,7 @@ func TestNotesAreReadAtAnyTime(t *testing.T) {
 			default:
 			}
 			for _, d := range l.descriptors {
-				if n, ok := d.(southbound.Noter); ok {
-					n.Notes()
-				}
+				d.Notes()
 			}
 		}
 	}()

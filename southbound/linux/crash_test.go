@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -213,97 +214,61 @@ func (o crashOrder) choices() map[string][]proto.Message {
 // crashMAC returns the MAC of a link that a cloud has attached to the node.
 func crashMAC(n int) string { return fmt.Sprintf("02:78:00:00:00:%02x", n) }
 
-// counted calls step before and after each change by a descriptor.
-type counted struct {
-	southbound.Descriptor
+// steps calls step before and after each change by a kind: their spans tell of them.
+type steps struct {
+	sdktrace.SpanProcessor
 	step func(late bool)
 }
 
-func (c *counted) around(f func() error) error {
-	c.step(false)
-	defer c.step(true)
-	return f()
-}
+func (s steps) OnStart(_ context.Context, span sdktrace.ReadWriteSpan) { s.changes(span, false) }
 
-func (c *counted) Create(ctx context.Context, key string, m proto.Message) error {
-	return c.around(func() error { return c.Descriptor.Create(ctx, key, m) })
-}
+func (s steps) OnEnd(span sdktrace.ReadOnlySpan) { s.changes(span, true) }
 
-func (c *counted) Update(ctx context.Context, key string, before, m proto.Message) error {
-	return c.around(func() error { return c.Descriptor.Update(ctx, key, before, m) })
-}
-
-func (c *counted) Delete(ctx context.Context, key string, m proto.Message) error {
-	return c.around(func() error { return c.Descriptor.Delete(ctx, key, m) })
-}
-
-func (c *counted) Prepare(ctx context.Context, keys []string) error {
-	if p, ok := c.Descriptor.(southbound.Preparer); ok {
-		return p.Prepare(ctx, keys)
+func (s steps) changes(span sdktrace.ReadOnlySpan, late bool) {
+	switch operation, _, _ := strings.Cut(span.Name(), " "); operation {
+	case "create", "update", "delete":
+		s.step(late)
 	}
-	return nil
 }
 
-func (c *counted) Recreate(key string, before, m proto.Message) bool {
-	r, ok := c.Descriptor.(southbound.Recreator)
-	return ok && r.Recreate(key, before, m)
-}
-
-func (c *counted) Substitute(key string, m proto.Message) proto.Message {
-	if s, ok := c.Descriptor.(southbound.Substituter); ok {
-		return s.Substitute(key, m)
-	}
-	return nil
-}
-
-func (c *counted) Close() error {
-	if x, ok := c.Descriptor.(interface{ Close() error }); ok {
-		return x.Close()
-	}
-	return nil
-}
+func (steps) Shutdown(context.Context) error { return nil }
 
 // crash runs an order in this process. It returns the number of steps if it survives.
-func (o crashOrder) crash() (steps int, err error) {
+func (o crashOrder) crash() (taken int, err error) {
 	descriptors, err := Descriptors(Options{Namespace: o.Host})
 	if err != nil {
 		return 0, err
 	}
 	step := func(late bool) {
 		if !late {
-			steps++
+			taken++
 		}
-		if steps == o.Step && late == o.Late {
+		if taken == o.Step && late == o.Late {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // the signal is on its way
 		}
 	}
-	for i, d := range descriptors {
-		descriptors[i] = &counted{d, step}
-	}
+	spans := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(steps{step: step}))
+	ctx, span := spans.Tracer("crash").Start(context.Background(), "crash")
+	defer span.End()
 	s := southbound.New(southbound.Options{}, descriptors...)
 	all, _ := o.transactions()
 	for i, txn := range all {
-		if err := s.Commit(context.Background(), txn); err != nil && (!txn.RevertOnFailure || !errors.Is(err, southbound.ErrPending)) {
-			return steps, fmt.Errorf("transaction %d: %w", i, err)
+		if err := s.Commit(ctx, txn); err != nil && (!txn.RevertOnFailure || !errors.Is(err, southbound.ErrPending)) {
+			return taken, fmt.Errorf("transaction %d: %w", i, err)
 		}
 		for _, d := range descriptors {
 			for more := true; more; {
-				sweeper, ok := d.(*counted).Descriptor.(southbound.Sweeper)
-				if !ok {
-					break
-				}
-				err := (&counted{d.(*counted).Descriptor, step}).around(func() (err error) {
-					more, err = sweeper.Sweep(context.Background())
-					return err
-				})
+				step(false)
+				more, err = d.Sweep(ctx)
+				step(true)
 				if err != nil {
-					return steps, err
+					return taken, err
 				}
 			}
 		}
 	}
-	return steps, s.Close()
+	return taken, s.Close()
 }
 
 // crashed runs an order in a process of its own.
@@ -394,11 +359,9 @@ func (l *crashLab) resync(values []controller.Value) {
 	defer func() { l.Expect(s.Close()).To(Succeed()) }()
 	l.Expect(s.Commit(l.t.Context(), controller.Transaction{Method: controller.FullResync, Values: values})).To(Succeed())
 	for _, d := range descriptors {
-		if sweeper, ok := d.(southbound.Sweeper); ok {
-			for more := true; more; {
-				more, err = sweeper.Sweep(l.t.Context())
-				l.Expect(err).NotTo(HaveOccurred())
-			}
+		for more := true; more; {
+			more, err = d.Sweep(l.t.Context())
+			l.Expect(err).NotTo(HaveOccurred())
 		}
 	}
 }

@@ -5,10 +5,8 @@ package linux
 
 import (
 	"errors"
-	"io"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -61,52 +59,58 @@ func (opt Options) withDefaults() Options {
 
 // Routes returns the descriptor of the routes to other nodes' pods alone, for a node whose
 // wires another program makes.
-func Routes(opt Options) ([]southbound.Descriptor, error) {
-	return open(func() (southbound.Descriptor, error) { return newRoutes(opt) })
+func Routes(opt Options) ([]*southbound.Descriptor, error) {
+	d, err := openRoutes(opt)
+	if err != nil {
+		return nil, err
+	}
+	return []*southbound.Descriptor{d}, nil
+}
+
+func openRoutes(opt Options) (*southbound.Descriptor, error) {
+	d, err := newRoutes(opt)
+	if err != nil {
+		return nil, err
+	}
+	return d.kind().Descriptor(), nil
+}
+
+func openNetworks(opt Options) (*southbound.Descriptor, error) {
+	n, err := newNetworks(opt)
+	if err != nil {
+		return nil, err
+	}
+	return n.kind().Descriptor(), nil
 }
 
 // Descriptors returns all descriptors of a node in the order in which a key is offered to
 // them. They are closed by the scheduler.
-func Descriptors(opt Options) ([]southbound.Descriptor, error) {
+func Descriptors(opt Options) ([]*southbound.Descriptor, error) {
 	opt = opt.withDefaults()
 	overlay, err := newOverlay(opt, &forwarding{opt.Namespace, opt.Log})
 	if err != nil {
 		return nil, err
 	}
-	all, err := open(
-		func() (southbound.Descriptor, error) { return newRoutes(opt) },
-		func() (southbound.Descriptor, error) { return NewWires(opt) },
-		func() (southbound.Descriptor, error) { return NewNetworks(opt) },
-	)
-	if err != nil {
-		return nil, errors.Join(err, closeAll(overlay))
-	}
-	up, err := newUplinks(opt)
-	if err != nil {
-		return nil, errors.Join(err, closeAll(overlay), closeAll(all))
-	}
-	return slices.Concat(overlay, all, up), nil
-}
-
-// open calls constructors, and closes what was opened if one fails.
-func open(constructors ...func() (southbound.Descriptor, error)) (all []southbound.Descriptor, err error) {
-	for _, construct := range constructors {
-		d, err := construct()
+	all := overlay
+	for _, open := range []func(Options) (*southbound.Descriptor, error){openRoutes, Wires, openNetworks} {
+		d, err := open(opt)
 		if err != nil {
 			return nil, errors.Join(err, closeAll(all))
 		}
 		all = append(all, d)
 	}
-	return all, nil
+	links, addresses, err := newUplinks(opt)
+	if err != nil {
+		return nil, errors.Join(err, closeAll(all))
+	}
+	return append(all, links.kind().Descriptor(), addresses.kind().Descriptor()), nil
 }
 
-// closeAll closes descriptors that hold something open.
-func closeAll(all []southbound.Descriptor) error {
+// closeAll closes what kinds have opened.
+func closeAll(all []*southbound.Descriptor) error {
 	var errs []error
 	for _, d := range all {
-		if c, ok := d.(io.Closer); ok {
-			errs = append(errs, c.Close())
-		}
+		errs = append(errs, d.Close())
 	}
 	return errors.Join(errs...)
 }

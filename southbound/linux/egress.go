@@ -31,14 +31,14 @@ const (
 	egressIPv6 = "egress-ipv6"
 )
 
-// Comments of the rules, from which Retrieve reads the values back.
+// Comments of the rules, from which retrieve reads the values back.
 const (
 	egressSource     = "cadastre: from pods "
 	egressDirect     = "cadastre: direct to "
 	egressMasquerade = "cadastre: masquerade"
 )
 
-// egress is the descriptor of the value "egress". The rules are in chains of our own table;
+// egress makes the value "egress". The rules are in chains of our own table;
 // other tables are neither read nor changed. Of several chains that rewrite the source of
 // a connection, the kernel uses the first that does.
 type egress struct {
@@ -46,25 +46,24 @@ type egress struct {
 	monitor *monitor
 }
 
-var (
-	_ southbound.Descriptor = (*egress)(nil)
-	_ southbound.Watcher    = (*egress)(nil)
-)
-
-func (e *egress) Name() string { return "linux egress" }
-
-func (e *egress) Handles(key string) bool { return key == kv.SinkEgress }
-
-func (e *egress) Validate(_ string, value proto.Message) error {
-	wanted, err := message[*kv.Egress](value)
-	if err != nil {
-		return err
+// kind returns the kind of the value. Its plan is the rules.
+func (e *egress) kind() southbound.Kind[[]nftRule] {
+	return southbound.Kind[[]nftRule]{
+		Name:   "linux egress",
+		Prefix: kv.SinkEgress,
+		Read: func(_ string, m proto.Message) ([]nftRule, error) {
+			wanted, err := message[*kv.Egress](m)
+			if err != nil {
+				return nil, err
+			}
+			return egressRules(wanted)
+		},
+		Create:   e.create,
+		Delete:   e.remove,
+		Retrieve: e.retrieve,
+		Watch:    e.watch,
 	}
-	_, err = egressRules(wanted)
-	return err
 }
-
-func (e *egress) Dependencies(string, proto.Message) []string { return nil }
 
 // egressChains returns the chains in which the rules are.
 func egressChains() []*nftables.Chain {
@@ -118,25 +117,9 @@ func egressChain(p netip.Prefix) string {
 	return egressIPv4
 }
 
-func (e *egress) Create(_ context.Context, _ string, value proto.Message) error {
-	return e.apply(value)
-}
-
-func (e *egress) Update(_ context.Context, _ string, _, value proto.Message) error {
-	return e.apply(value)
-}
-
-// apply replaces all rules in one step: the kernel takes the batch as a whole or not at
+// create replaces all rules in one step: the kernel takes the batch as a whole or not at
 // all, and no packet sees a part of it.
-func (e *egress) apply(value proto.Message) error {
-	wanted, err := message[*kv.Egress](value)
-	if err != nil {
-		return err
-	}
-	rules, err := egressRules(wanted)
-	if err != nil {
-		return err
-	}
+func (e *egress) create(_ context.Context, _ string, rules []nftRule) error {
 	c, err := e.nft.conn()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
@@ -154,7 +137,7 @@ func (e *egress) apply(value proto.Message) error {
 		c.AddRule(&nftables.Rule{Table: chains[0].Table, Chain: byName[r.chain], Exprs: r.exprs, UserData: r.comment()})
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("write the masquerade of %d sources to nftables: %w", len(wanted.GetSources()), err)
+		return fmt.Errorf("write the %d rules of the masquerade to nftables: %w", len(rules), err)
 	}
 	return nil
 }
@@ -180,8 +163,8 @@ func dropEgress(c *nftables.Conn) error {
 	return nil
 }
 
-// Delete removes the chains, and the table if it is empty then.
-func (e *egress) Delete(context.Context, string, proto.Message) error {
+// remove removes the chains, and the table if it is empty then.
+func (e *egress) remove(context.Context, string, southbound.Made[[]nftRule]) error {
 	c, err := e.nft.conn()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
@@ -204,9 +187,9 @@ func (e *egress) Delete(context.Context, string, proto.Message) error {
 	return nil
 }
 
-// Retrieve compares each chain and each rule with those of the wanted value. If there is a
+// retrieve compares each chain and each rule with those of the wanted value. If there is a
 // difference, it returns what the comments of the rules say.
-func (e *egress) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
+func (e *egress) retrieve(_ context.Context, all []southbound.Wanted[[]nftRule]) ([]controller.Value, error) {
 	c, err := e.nft.conn()
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
@@ -233,23 +216,19 @@ func (e *egress) Retrieve(_ context.Context, wanted []controller.Value) ([]contr
 		return nil, nil
 	}
 	have := describeEgress(rules)
-	for _, w := range wanted {
-		want, ok := w.Message.(*kv.Egress)
-		if !ok {
-			continue
+	for _, want := range all {
+		if same && sameEgress(want.Plan, rules) {
+			return []controller.Value{{Key: kv.SinkEgress, Message: want.Message}}, nil
 		}
-		if same && sameEgress(want, rules) {
-			return []controller.Value{{Key: kv.SinkEgress, Message: want}}, nil
-		}
-		if proto.Equal(have, want) {
+		if proto.Equal(have, want.Message) {
 			have = &kv.Egress{} // the difference is one that the value does not show
 		}
 	}
 	return []controller.Value{{Key: kv.SinkEgress, Message: have}}, nil
 }
 
-// Watch calls changed when our table changes.
-func (e *egress) Watch(ctx context.Context, changed func(key string)) error {
+// watch calls changed when our table changes.
+func (e *egress) watch(ctx context.Context, changed func(key string)) error {
 	return e.monitor.follow(ctx, changed, watch{
 		families: []int{unix.NETLINK_NETFILTER},
 		damaged:  func(a announcement) (key string, is bool) { return kv.SinkEgress, a.table == nftTable },
@@ -257,12 +236,8 @@ func (e *egress) Watch(ctx context.Context, changed func(key string)) error {
 	})
 }
 
-// sameEgress reports whether the rules of the kernel are those of a value.
-func sameEgress(value *kv.Egress, have map[string][]*nftables.Rule) bool {
-	want, err := egressRules(value)
-	if err != nil {
-		return false
-	}
+// sameEgress reports whether the rules of the kernel are the wanted ones.
+func sameEgress(want []nftRule, have map[string][]*nftables.Rule) bool {
 	left := maps.Clone(have)
 	for _, r := range want {
 		if len(left[r.chain]) == 0 || !r.is(left[r.chain][0]) {

@@ -19,6 +19,7 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 // egressLab has one node, and a server behind the router with addresses outside of the
@@ -27,7 +28,8 @@ type egressLab struct {
 	*tunnelLab
 	node   *labNode
 	server *netlab.Namespace
-	egress *egress
+	egress *southbound.Descriptor
+	tables *nft
 }
 
 func newEgressLab(t testing.TB) *egressLab {
@@ -48,7 +50,8 @@ func newEgressLab(t testing.TB) *egressLab {
 	tables, err := openNFT(lab.node.net.Path())
 	lab.must(err)
 	t.Cleanup(func() { _ = tables.close() })
-	lab.egress = &egress{tables, newMonitor(lab.node.net.Path(), time.After)}
+	lab.tables = tables
+	lab.egress = (&egress{tables, newMonitor(lab.node.net.Path(), time.After)}).kind().Descriptor()
 	return lab
 }
 
@@ -96,7 +99,7 @@ func (l *egressLab) retrieve(wanted *kv.Egress) []controller.Value {
 // do changes the node's nftables as another program.
 func (l *egressLab) do(f func(c *nftables.Conn)) {
 	l.t.Helper()
-	c, err := l.egress.nft.conn()
+	c, err := l.tables.conn()
 	l.must(err)
 	f(c)
 	l.must(c.Flush())
@@ -197,7 +200,7 @@ func TestEgressLeavesOtherTablesAlone(t *testing.T) {
 	lab := newEgressLab(t)
 	theirs := &nftables.Table{Name: "theirs", Family: nftables.TableFamilyINet}
 	ruleset := func() (all []string) {
-		c, err := lab.egress.nft.conn()
+		c, err := lab.tables.conn()
 		lab.must(err)
 		chains, err := c.ListChains()
 		lab.must(err)
@@ -233,7 +236,7 @@ func TestEgressRemovesOnlyItsChainsOfOurTable(t *testing.T) {
 	lab.must(lab.egress.Create(t.Context(), kv.SinkEgress, want))
 	lab.do(func(c *nftables.Conn) { c.AddChain(&nftables.Chain{Table: egressChains()[0].Table, Name: "another"}) })
 	lab.must(lab.egress.Delete(t.Context(), kv.SinkEgress, want))
-	c, err := lab.egress.nft.conn()
+	c, err := lab.tables.conn()
 	lab.must(err)
 	left, err := nftChains(c)
 	lab.must(err)
@@ -255,7 +258,7 @@ func TestEgressWithManyDestinations(t *testing.T) {
 }
 
 func TestInvalidEgressIsRefused(t *testing.T) {
-	e := &egress{}
+	e := (&egress{}).kind().Descriptor()
 	g := NewWithT(t)
 	for field, v := range map[string]*kv.Egress{
 		"sources": {Sources: []string{"10.1.1.0"}},

@@ -22,10 +22,11 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/internal/testkit/engines/dockertest"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 // newForwardNode returns the descriptor of the firewall's part in a namespace.
-func newForwardNode(t testing.TB, namespace string, allow bool) (*nodeDescriptor, *forwardRules) {
+func newForwardNode(t testing.TB, namespace string, allow bool) (*southbound.Descriptor, *forwardRules) {
 	t.Helper()
 	tables, err := openNFT(namespace)
 	if err != nil {
@@ -35,7 +36,7 @@ func newForwardNode(t testing.TB, namespace string, allow bool) (*nodeDescriptor
 	f := &forwardRules{
 		nft: tables, legacy: &legacyTables{func(f func() error) error { return rtnl.Within(namespace, f) }}, allow: allow, log: slog.New(slog.DiscardHandler),
 	}
-	return &nodeDescriptor{parts: []nodePart{f}}, f
+	return (&ownNode{parts: []nodePart{f}}).kind().Descriptor(), f
 }
 
 // command runs a program in the namespace.

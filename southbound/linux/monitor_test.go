@@ -23,7 +23,6 @@ import (
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
-	"github.com/cadastre/cadastre/southbound"
 )
 
 // watchers runs Watch of all descriptors of a node.
@@ -60,7 +59,7 @@ func newWatchers(t *testing.T) *watchers {
 	ended := make(chan error, len(all))
 	for _, d := range all {
 		go func() {
-			ended <- d.(southbound.Watcher).Watch(ctx, func(key string) {
+			ended <- d.Watch(ctx, func(key string) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				w.told[d.Name()] = cmp.Or(key, "all")

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -19,24 +18,19 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// Networks is the descriptor of pod networks with a routing table of their own. Such a table
+// networks makes pod networks with a routing table of their own. Such a table
 // ends with blackhole default routes, so that no packet of the network continues to the main
 // table. They are not unreachable ones: the node would send its answer by the main table, to
 // another pod with the same address or out of the node. A closed network in the main table has
 // an unreachable route to each of its ranges, for packets whose route is missing or pending. Any
 // other one there has no object and is always made.
-type Networks struct {
+type networks struct {
 	host    *rtnl.Socket
 	monitor *monitor
 }
 
-var (
-	_ southbound.Descriptor = (*Networks)(nil)
-	_ southbound.Watcher    = (*Networks)(nil)
-)
-
-// NewNetworks opens the node's network namespace. It changes nothing.
-func NewNetworks(opt Options) (*Networks, error) {
+// newNetworks opens the node's network namespace. It changes nothing.
+func newNetworks(opt Options) (*networks, error) {
 	ns, err := rtnl.Open(opt.Namespace)
 	if err != nil {
 		return nil, err
@@ -45,32 +39,28 @@ func NewNetworks(opt Options) (*Networks, error) {
 	if err = errors.Join(err, ns.Close()); err != nil {
 		return nil, err
 	}
-	return &Networks{s, opt.withDefaults().monitor}, nil
+	return &networks{s, opt.withDefaults().monitor}, nil
 }
 
-// Close closes the socket. The tables stay.
-func (n *Networks) Close() error { return n.host.Close() }
-
-// Name returns the name of the descriptor.
-func (n *Networks) Name() string { return "linux network" }
-
-// Handles reports whether key is that of a network.
-func (n *Networks) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkNetworkPrefix) }
-
-// Validate returns the reason why a value can never be made.
-func (n *Networks) Validate(_ string, value proto.Message) error {
-	_, err := readNetwork(value)
-	return err
+// kind returns the kind of networks.
+func (n *networks) kind() southbound.Kind[network] {
+	return southbound.Kind[network]{
+		Name:     "linux network",
+		Prefix:   kv.SinkNetworkPrefix,
+		Read:     readNetwork,
+		Create:   n.create,
+		Update:   n.update,
+		Delete:   n.remove,
+		Retrieve: n.retrieve,
+		Watch:    n.watch,
+		Close:    n.host.Close,
+	}
 }
 
-// Dependencies returns nothing.
-func (n *Networks) Dependencies(string, proto.Message) []string { return nil }
-
-// Create closes a network.
-func (n *Networks) Create(_ context.Context, _ string, value proto.Message) error {
-	want, err := readNetwork(value)
-	if err != nil || len(want.closed) == 0 {
-		return err
+// create closes a network.
+func (n *networks) create(_ context.Context, _ string, want network) error {
+	if len(want.closed) == 0 {
+		return nil
 	}
 	have, err := tableRoutes(n.host, want.table)
 	if err != nil {
@@ -89,26 +79,26 @@ func (n *Networks) Create(_ context.Context, _ string, value proto.Message) erro
 	return n.host.Run(all)
 }
 
-// Update closes the network as value says, then removes the other routes of before.
-func (n *Networks) Update(ctx context.Context, key string, before, value proto.Message) error {
-	if err := n.Create(ctx, key, value); err != nil {
+// update closes the network as it is wanted, then removes the other routes that it had.
+func (n *networks) update(ctx context.Context, key string, was southbound.Made[network], want network) error {
+	if err := n.create(ctx, key, want); err != nil {
 		return err
 	}
-	was, _ := readNetwork(before)
-	is, _ := readNetwork(value)
-	return n.remove(slices.DeleteFunc(was.closed, func(o object) bool { return slices.Contains(is.closed, o) }))
+	return n.open(
+		slices.DeleteFunc(
+			slices.Clone(was.Plan.closed),
+			func(o object) bool { return slices.Contains(want.closed, o) },
+		),
+	)
 }
 
-// Delete removes the last routes of the network.
-func (n *Networks) Delete(_ context.Context, _ string, value proto.Message) error {
-	network, err := readNetwork(value)
-	if err != nil {
-		return nil //nolint:nilerr // such a value was never made
-	}
-	return n.remove(network.closed)
+// remove removes the last routes of a network.
+func (n *networks) remove(_ context.Context, _ string, was southbound.Made[network]) error {
+	return n.open(was.Plan.closed)
 }
 
-func (n *Networks) remove(routes []object) error {
+// open removes routes that close a network.
+func (n *networks) open(routes []object) error {
 	var all []*rtnl.Request
 	for _, o := range routes {
 		all = append(all, o.remove(linkID{}))
@@ -116,10 +106,10 @@ func (n *Networks) remove(routes []object) error {
 	return n.host.Run(all)
 }
 
-// Retrieve returns the wanted networks that are closed as they say. A network with fewer
+// retrieve returns the wanted networks that are closed as they say. A network with fewer
 // routes, or with a table of other routes, differs. Routes of the main table that no wanted
 // network has are those of a network without a name.
-func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
+func (n *networks) retrieve(_ context.Context, wanted []southbound.Wanted[network]) ([]controller.Value, error) {
 	have, err := tableRoutes(n.host, 0)
 	if err != nil {
 		return nil, err
@@ -133,10 +123,7 @@ func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]con
 	var all []controller.Value
 	var claimed []object // by wanted networks
 	for _, v := range wanted {
-		want, err := readNetwork(v.Message)
-		if err != nil {
-			continue
-		}
+		want := v.Plan
 		found := closed[want.table]
 		if !want.custom() { // networks share the main table: of its routes only its own count
 			foreign := func(o object) bool { return !slices.Contains(want.closed, o) }
@@ -146,7 +133,7 @@ func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]con
 		missing := slices.ContainsFunc(want.closed, func(o object) bool { return !slices.Contains(found, o) })
 		switch {
 		case !missing && len(found) == len(want.closed):
-			all = append(all, v)
+			all = append(all, controller.Value{Key: v.Key, Message: v.Message})
 		case len(found) > 0 || !want.custom():
 			all = append(all, controller.Value{Key: v.Key, Message: describeClosed(want.table, found)})
 		}
@@ -162,8 +149,8 @@ func (n *Networks) Retrieve(_ context.Context, wanted []controller.Value) ([]con
 	return all, nil
 }
 
-// Watch calls changed if a route that closes a network is removed.
-func (n *Networks) Watch(ctx context.Context, changed func(key string)) error {
+// watch calls changed if a route that closes a network is removed.
+func (n *networks) watch(ctx context.Context, changed func(key string)) error {
 	return n.monitor.follow(ctx, changed, watch{damaged: func(a announcement) (key string, is bool) {
 		p := a.object
 		return "", a.kind == unix.RTM_DELROUTE && p.ours && p.last() && !kv.IsUplinkTable(p.table)
@@ -192,7 +179,7 @@ type network struct {
 func (n network) custom() bool { return n.table != unix.RT_TABLE_MAIN }
 
 // readNetwork reads a value.
-func readNetwork(value proto.Message) (n network, err error) {
+func readNetwork(_ string, value proto.Message) (n network, err error) {
 	m, ok := value.(*kv.Network)
 	if !ok {
 		return n, fmt.Errorf("the value is a %T, want a Network", value)

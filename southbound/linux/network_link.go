@@ -43,7 +43,7 @@ func networkVNI(name string) uint32 {
 	return uint32(vni)
 }
 
-// networkLinks is the descriptor of the values below "link/". Such a value is the VXLAN
+// networkLinks makes the values below "link/". Such a value is the VXLAN
 // link of a network with a routing table of its own, and the rules of that link. By these
 // rules the kernel looks up packets that arrive through the link in that table.
 type networkLinks struct {
@@ -51,12 +51,6 @@ type networkLinks struct {
 	peers *networkPeers
 	rules *rtnl.Socket
 }
-
-var (
-	_ southbound.Descriptor = (*networkLinks)(nil)
-	_ southbound.Recreator  = (*networkLinks)(nil)
-	_ southbound.Watcher    = (*networkLinks)(nil)
-)
 
 func newNetworkLinks(host *tunnelHost, peers *networkPeers) (*networkLinks, error) {
 	n := &networkLinks{host: host, peers: peers}
@@ -67,29 +61,26 @@ func newNetworkLinks(host *tunnelHost, peers *networkPeers) (*networkLinks, erro
 	return n, err
 }
 
-// close closes the socket. The links stay.
-func (n *networkLinks) close() error { return n.rules.Close() }
-
-func (n *networkLinks) Name() string { return "linux network link" }
-
-func (n *networkLinks) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkLinkPrefix) }
-
-func (n *networkLinks) Validate(key string, value proto.Message) error {
-	_, err := readNetworkLink(key, value)
-	return err
-}
-
-// Dependencies returns the key of the network, whose table must be closed before.
-func (n *networkLinks) Dependencies(_ string, value proto.Message) []string {
-	if m, ok := value.(*kv.NetworkLink); ok && m.GetNetwork() != "" {
-		return []string{kv.SinkNetworkPrefix + m.GetNetwork()}
+// kind returns the kind of these links. The table of a network must be closed before.
+func (n *networkLinks) kind() southbound.Kind[networkLink] {
+	return southbound.Kind[networkLink]{
+		Name:      "linux network link",
+		Prefix:    kv.SinkLinkPrefix,
+		Read:      readNetworkLink,
+		Needs:     func(want networkLink) []string { return []string{kv.SinkNetworkPrefix + want.network} },
+		Create:    n.create,
+		Delete:    n.remove,
+		Recreates: n.recreates,
+		Retrieve:  n.retrieve,
+		Watch:     n.watch,
+		Close:     n.rules.Close,
 	}
-	return nil
 }
 
 // networkLink holds what a value says.
 type networkLink struct {
 	vxlanLink
+	network     string
 	name, alias string
 	rules       []object
 }
@@ -110,7 +101,11 @@ func readNetworkLink(key string, value proto.Message) (networkLink, error) {
 	if table == unix.RT_TABLE_MAIN {
 		return networkLink{}, errors.New("table: want that of a network of its own, not the main table")
 	}
-	want := networkLink{name: networkLinkName(m.GetVni()), alias: networkAlias + m.GetNetwork()}
+	want := networkLink{
+		network: m.GetNetwork(),
+		name:    networkLinkName(m.GetVni()),
+		alias:   networkAlias + m.GetNetwork(),
+	}
 	want.vxlanLink, err = readVXLANLink(m.GetVni(), m.GetMtu(), m.GetUnderlay())
 	if err != nil {
 		return networkLink{}, err
@@ -129,30 +124,19 @@ func (n *networkLinks) device(w networkLink) *vxlan {
 	return &vxlan{host: n.host, name: w.name, alias: w.alias, made: n.peers.of(uint32(w.vni)).forget}
 }
 
-// Recreate reports whether the link has to be made again: the kernel then removes the
+// recreates reports whether the link has to be made again: the kernel then removes the
 // tunnels and the routes through it.
-func (n *networkLinks) Recreate(key string, before, value proto.Message) bool {
-	want, err := readNetworkLink(key, value)
-	if err != nil {
-		return false
-	}
-	if old, ok := before.(*kv.NetworkLink); ok && int(old.GetVni()) != want.vni {
+func (n *networkLinks) recreates(_ string, was southbound.Made[networkLink], want networkLink) bool {
+	if old, ok := was.Message.(*kv.NetworkLink); ok && int(old.GetVni()) != want.vni {
 		return true
 	}
 	link, err := n.device(want).link()
 	return err == nil && link != nil && !want.sameForm(link)
 }
 
-// Create makes the link and its rules, or repairs them.
-func (n *networkLinks) Create(_ context.Context, key string, value proto.Message) error {
-	want, err := readNetworkLink(key, value)
-	if err != nil {
-		return err
-	}
-	return n.apply(want)
-}
-
-func (n *networkLinks) apply(want networkLink) error {
+// create makes the link and its rules, or repairs them. The form of a link that is there stays:
+// see recreates.
+func (n *networkLinks) create(_ context.Context, _ string, want networkLink) error {
 	const setting = "net.ipv4.conf.all.rp_filter"
 	err := n.host.within(func() error {
 		if have, err := readSetting(setting); err != nil || have != "1" {
@@ -208,21 +192,13 @@ func (n *networkLinks) rulesOf(name string) (found []object, err error) {
 	return found, err
 }
 
-// Update changes the link in place. Its form stays: see Recreate.
-func (n *networkLinks) Update(ctx context.Context, key string, _, value proto.Message) error {
-	return n.Create(ctx, key, value)
-}
-
-// Delete removes the link, with all that leads through it, and its rules.
-func (n *networkLinks) Delete(_ context.Context, _ string, value proto.Message) error {
-	m, err := message[*kv.NetworkLink](value)
+// remove removes the link, with all that leads through it, and its rules.
+func (n *networkLinks) remove(_ context.Context, _ string, was southbound.Made[networkLink]) error {
+	m, err := message[*kv.NetworkLink](was.Message)
 	if err != nil || m.GetVni() == 0 {
 		return err // such a value was never made
 	}
-	return n.remove(networkLinkName(m.GetVni()))
-}
-
-func (n *networkLinks) remove(name string) error {
+	name := networkLinkName(m.GetVni())
 	have, err := n.rulesOf(name)
 	if err != nil {
 		return err
@@ -237,8 +213,11 @@ func (n *networkLinks) remove(name string) error {
 	return (&vxlan{host: n.host, name: name, alias: networkAlias}).remove()
 }
 
-// Retrieve returns the wanted links that are complete. Of others it returns the VNI alone.
-func (n *networkLinks) Retrieve(_ context.Context, wanted []controller.Value) (all []controller.Value, err error) {
+// retrieve returns the wanted links that are complete. Of others it returns the VNI alone.
+func (n *networkLinks) retrieve(
+	_ context.Context,
+	wanted []southbound.Wanted[networkLink],
+) (all []controller.Value, err error) {
 	present := map[string]hostLink{}
 	links, err := listLinks(n.rules, "vxlan")
 	if err != nil {
@@ -264,10 +243,7 @@ func (n *networkLinks) Retrieve(_ context.Context, wanted []controller.Value) (a
 		all = append(all, controller.Value{Key: key, Message: &kv.NetworkLink{Vni: networkVNI(name)}})
 	}
 	for _, v := range wanted {
-		want, err := readNetworkLink(v.Key, v.Message)
-		if err != nil {
-			continue
-		}
+		want := v.Plan
 		link, found := present[want.name]
 		complete := false
 		if found {
@@ -277,7 +253,7 @@ func (n *networkLinks) Retrieve(_ context.Context, wanted []controller.Value) (a
 		}
 		switch {
 		case complete:
-			all = append(all, v)
+			all = append(all, controller.Value{Key: v.Key, Message: v.Message})
 		case found || len(ruled[want.name]) > 0:
 			remains(v.Key, want.name)
 		}
@@ -308,8 +284,8 @@ func (n *networkLinks) complete(want networkLink, have hostLink, rules []object)
 		n.host.dressed(link, want.alias, want.mtu, nil, addresses), err
 }
 
-// Watch calls changed if a link of a network changes, or one of its rules is removed.
-func (n *networkLinks) Watch(ctx context.Context, changed func(key string)) error {
+// watch calls changed if a link of a network changes, or one of its rules is removed.
+func (n *networkLinks) watch(ctx context.Context, changed func(key string)) error {
 	return n.host.monitor.follow(ctx, changed, watch{damaged: func(a announcement) (key string, is bool) {
 		switch a.kind {
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:

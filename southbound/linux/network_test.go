@@ -10,7 +10,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -20,7 +19,6 @@ import (
 
 // countedNetworks counts the changes of networks, and the comparisons.
 type countedNetworks struct {
-	*Networks
 	mu                sync.Mutex
 	changes, compared int
 }
@@ -37,24 +35,31 @@ func (n *countedNetworks) counts() (changes, compared int) {
 	return n.changes, n.compared
 }
 
-func (n *countedNetworks) Create(ctx context.Context, key string, m proto.Message) error {
-	n.count(&n.changes)
-	return n.Networks.Create(ctx, key, m)
-}
-
-func (n *countedNetworks) Update(ctx context.Context, key string, before, m proto.Message) error {
-	n.count(&n.changes)
-	return n.Networks.Update(ctx, key, before, m)
-}
-
-func (n *countedNetworks) Delete(ctx context.Context, key string, m proto.Message) error {
-	n.count(&n.changes)
-	return n.Networks.Delete(ctx, key, m)
-}
-
-func (n *countedNetworks) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
-	n.count(&n.compared)
-	return n.Networks.Retrieve(ctx, wanted)
+// open opens the kind of networks of a namespace.
+func (n *countedNetworks) open(namespace string) (*southbound.Descriptor, error) {
+	networks, err := newNetworks(Options{Namespace: namespace})
+	if err != nil {
+		return nil, err
+	}
+	k := networks.kind()
+	create, update, remove, retrieve := k.Create, k.Update, k.Delete, k.Retrieve
+	k.Create = func(ctx context.Context, key string, want network) error {
+		n.count(&n.changes)
+		return create(ctx, key, want)
+	}
+	k.Update = func(ctx context.Context, key string, was southbound.Made[network], want network) error {
+		n.count(&n.changes)
+		return update(ctx, key, was, want)
+	}
+	k.Delete = func(ctx context.Context, key string, was southbound.Made[network]) error {
+		n.count(&n.changes)
+		return remove(ctx, key, was)
+	}
+	k.Retrieve = func(ctx context.Context, wanted []southbound.Wanted[network]) ([]controller.Value, error) {
+		n.count(&n.compared)
+		return retrieve(ctx, wanted)
+	}
+	return k.Descriptor(), nil
 }
 
 // closedRanges returns the unreachable routes of a namespace.
@@ -102,10 +107,10 @@ func TestNetworksShareTheMainTable(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			t.Cleanup(func() { _ = ns.Close() })
 			start := func() (*countedNetworks, *southbound.Scheduler) {
-				networks, err := NewNetworks(Options{Namespace: ns.Path()})
+				counted := &countedNetworks{}
+				networks, err := counted.open(ns.Path())
 				g.Expect(err).NotTo(HaveOccurred())
-				counted := &countedNetworks{Networks: networks}
-				return counted, southbound.New(southbound.Options{}, counted)
+				return counted, southbound.New(southbound.Options{}, networks)
 			}
 			all := controller.Transaction{Method: controller.FullResync, Values: c.networks}
 			_, first := start()

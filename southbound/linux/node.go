@@ -45,31 +45,32 @@ const (
 	partComplete
 )
 
-// nodeDescriptor is the descriptor of the value "node".
-type nodeDescriptor struct {
+// ownNode makes the value "node".
+type ownNode struct {
 	host    *tunnelHost
 	parts   []nodePart
 	notes   func() []string // nil: there are none
 	closers []func() error
 }
 
-var (
-	_ southbound.Descriptor = (*nodeDescriptor)(nil)
-	_ southbound.Recreator  = (*nodeDescriptor)(nil)
-	_ southbound.Watcher    = (*nodeDescriptor)(nil)
-)
-
-// Notes returns what the administrator should know about the node, although it is not a
-// failure of the value. Any goroutine may call it.
-func (n *nodeDescriptor) Notes() []string {
-	if n.notes == nil {
-		return nil
+// kind returns the kind of the value.
+func (n *ownNode) kind() southbound.Kind[*kv.NodeNetwork] {
+	return southbound.Kind[*kv.NodeNetwork]{
+		Name:      "linux node",
+		Prefix:    kv.SinkNode,
+		Read:      n.read,
+		Create:    n.create,
+		Delete:    n.remove,
+		Recreates: n.recreates,
+		Retrieve:  n.retrieve,
+		Notes:     n.notes,
+		Watch:     n.watch,
+		Close:     n.close,
 	}
-	return n.notes()
 }
 
-// Close ends what the value has in this process. What the kernel has stays.
-func (n *nodeDescriptor) Close() error {
+// close ends what the value has in this process. What the kernel has stays.
+func (n *ownNode) close() error {
 	var errs []error
 	for _, c := range n.closers {
 		errs = append(errs, c())
@@ -77,35 +78,22 @@ func (n *nodeDescriptor) Close() error {
 	return errors.Join(errs...)
 }
 
-func (n *nodeDescriptor) Name() string { return "linux node" }
-
-func (n *nodeDescriptor) Handles(key string) bool { return key == kv.SinkNode }
-
-func (n *nodeDescriptor) Validate(_ string, value proto.Message) error {
-	network, err := message[*kv.NodeNetwork](value)
+// read returns the value, or why one of its parts can never be made.
+func (n *ownNode) read(_ string, m proto.Message) (*kv.NodeNetwork, error) {
+	network, err := message[*kv.NodeNetwork](m)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, p := range n.parts {
 		if p.wanted(network) {
 			err = errors.Join(err, p.validate(network))
 		}
 	}
-	return err
+	return network, err
 }
 
-func (n *nodeDescriptor) Dependencies(string, proto.Message) []string { return nil }
-
-func (n *nodeDescriptor) Create(_ context.Context, _ string, value proto.Message) error {
-	network, err := message[*kv.NodeNetwork](value)
-	if err != nil {
-		return err
-	}
-	return n.apply(network)
-}
-
-// apply removes the parts that value does not have, and makes the others.
-func (n *nodeDescriptor) apply(value *kv.NodeNetwork) error {
+// create removes the parts that value does not have, and makes the others.
+func (n *ownNode) create(_ context.Context, _ string, value *kv.NodeNetwork) error {
 	for _, p := range n.parts {
 		if p.wanted(value) {
 			continue
@@ -125,18 +113,13 @@ func (n *nodeDescriptor) apply(value *kv.NodeNetwork) error {
 	return nil
 }
 
-func (n *nodeDescriptor) Update(ctx context.Context, key string, _, value proto.Message) error {
-	return n.Create(ctx, key, value)
-}
-
-// Recreate reports whether a link of the node has to go or to be made again. It asks the
+// recreates reports whether a link of the node has to go or to be made again. It asks the
 // kernel, because a value does not show all of the link's form.
-func (n *nodeDescriptor) Recreate(_ string, _, value proto.Message) bool {
-	network, ok := value.(*kv.NodeNetwork)
-	return ok && slices.ContainsFunc(n.parts, func(p nodePart) bool { return p.replaces(network) })
+func (n *ownNode) recreates(_ string, _ southbound.Made[*kv.NodeNetwork], want *kv.NodeNetwork) bool {
+	return slices.ContainsFunc(n.parts, func(p nodePart) bool { return p.replaces(want) })
 }
 
-func (n *nodeDescriptor) Delete(context.Context, string, proto.Message) error {
+func (n *ownNode) remove(context.Context, string, southbound.Made[*kv.NodeNetwork]) error {
 	var err error
 	for _, p := range n.parts {
 		err = errors.Join(err, p.remove())
@@ -144,13 +127,11 @@ func (n *nodeDescriptor) Delete(context.Context, string, proto.Message) error {
 	return err
 }
 
-// Retrieve returns the wanted value if all parts are as it says.
-func (n *nodeDescriptor) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
+// retrieve returns the wanted value if all parts are as it says.
+func (n *ownNode) retrieve(_ context.Context, wanted []southbound.Wanted[*kv.NodeNetwork]) ([]controller.Value, error) {
 	want := &kv.NodeNetwork{}
 	for _, w := range wanted {
-		if network, ok := w.Message.(*kv.NodeNetwork); ok {
-			want = network
-		}
+		want = w.Plan
 	}
 	have := proto.CloneOf(want)
 	present, different := len(wanted) > 0, false
@@ -175,10 +156,10 @@ func (n *nodeDescriptor) Retrieve(_ context.Context, wanted []controller.Value) 
 	return []controller.Value{{Key: kv.SinkNode, Message: have}}, nil
 }
 
-// Watch calls changed when one of the node's own links, its addresses, or a firewall's
+// watch calls changed when one of the node's own links, its addresses, or a firewall's
 // chain FORWARD change. The tables of iptables-legacy announce nothing: their changes are
 // found by the next resync.
-func (n *nodeDescriptor) Watch(ctx context.Context, changed func(key string)) error {
+func (n *ownNode) watch(ctx context.Context, changed func(key string)) error {
 	return n.host.monitor.follow(ctx, changed, watch{
 		families: []int{unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER},
 		damaged: func(a announcement) (key string, is bool) {

@@ -13,7 +13,7 @@ import (
 
 // newOverlay returns the descriptors of the node's own links, of the ways to other nodes
 // and of the masquerade. Closing the first closes what all of them have open.
-func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error) {
+func newOverlay(opt Options, parts ...nodePart) ([]*southbound.Descriptor, error) {
 	opt = opt.withDefaults()
 	host, err := newTunnelHost(opt)
 	if err != nil {
@@ -38,19 +38,22 @@ func newOverlay(opt Options, parts ...nodePart) ([]southbound.Descriptor, error)
 		allow:  opt.AllowForward,
 		log:    opt.Log,
 	}
-	return []southbound.Descriptor{
-		&nodeDescriptor{
-			host:    host,
-			parts:   append(parts, link, keyed, firewall),
-			notes:   firewall.Notes,
-			closers: []func() error{links.close, keyed.end, tables.close, func() error { host.close(); return nil }},
-		},
-		links,
-		&tunnels{host: host, networks: networks, peers: map[kv.Transport]tunnelPeers{
-			kv.Transport_VXLAN:     newVXLANPeers(host, link),
-			kv.Transport_WIREGUARD: newWireguardPeers(keyed),
-		}},
-		&egress{tables, opt.monitor},
+	own := &ownNode{
+		host:    host,
+		parts:   append(parts, link, keyed, firewall),
+		notes:   firewall.Notes,
+		closers: []func() error{keyed.end, tables.close, func() error { host.close(); return nil }},
+	}
+	peers := &tunnels{host: host, networks: networks, peers: map[kv.Transport]tunnelPeers{
+		kv.Transport_VXLAN:     newVXLANPeers(host, link),
+		kv.Transport_WIREGUARD: newWireguardPeers(keyed),
+	}}
+	masquerade := &egress{tables, opt.monitor}
+	return []*southbound.Descriptor{
+		own.kind().Descriptor(),
+		links.kind().Descriptor(),
+		peers.kind().Descriptor(),
+		masquerade.kind().Descriptor(),
 	}, nil
 }
 
@@ -62,8 +65,7 @@ func uninstallOverlay(ctx context.Context, opt Options) (removed []string, err e
 	if err != nil {
 		return nil, err
 	}
-	n := all[0].(*nodeDescriptor)
-	defer func() { err = errors.Join(err, n.Close()) }()
+	defer func() { err = errors.Join(err, closeAll(all)) }()
 	for _, d := range all {
 		have, err := d.Retrieve(ctx, nil)
 		if err != nil {

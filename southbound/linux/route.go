@@ -22,8 +22,7 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// routes is the descriptor of the routes to pod subnets of other nodes, the values below
-// "route/".
+// routes makes the routes to pod subnets of other nodes, the values below "route/".
 type routes struct {
 	host    *rtnl.Socket
 	monitor *monitor
@@ -34,13 +33,6 @@ type routes struct {
 	// places without our protocol if another program adds a hop.
 	watched map[routePlace]routeWay
 }
-
-var (
-	_ southbound.Descriptor  = (*routes)(nil)
-	_ southbound.Equaler     = (*routes)(nil)
-	_ southbound.Preparer    = (*routes)(nil)
-	_ southbound.Substituter = (*routes)(nil)
-)
 
 // newRoutes opens a netlink socket in the node's network namespace. It changes nothing.
 func newRoutes(opt Options) (*routes, error) {
@@ -55,47 +47,26 @@ func newRoutes(opt Options) (*routes, error) {
 	return &routes{host: host, monitor: opt.withDefaults().monitor, watched: map[routePlace]routeWay{}}, nil
 }
 
-// Close closes the socket. The routes stay.
-func (d *routes) Close() error { return d.host.Close() }
-
-func (d *routes) Name() string { return "linux route" }
-
-func (d *routes) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkRoutePrefix) }
-
-func (d *routes) Validate(key string, value proto.Message) error {
-	_, err := readRoute(key, value)
-	return err
-}
-
-// Equal compares what the kernel shows of a route, and its tunnel. The kernel does not show
-// the name of a node.
-func (d *routes) Equal(key string, x, y proto.Message) bool {
-	a, errA := readRoute(key, x)
-	b, errB := readRoute(key, y)
-	return errA == nil && errB == nil && a.way == b.way && slices.Equal(d.Dependencies(key, x), d.Dependencies(key, y))
-}
-
-// Dependencies returns the tunnel that a route leads through.
-func (d *routes) Dependencies(_ string, value proto.Message) []string {
-	r, ok := value.(*kv.NodeRoute)
-	if !ok || r.GetTransport() == kv.Transport_DIRECT {
-		return nil
+// kind returns the kind of routes.
+func (d *routes) kind() southbound.Kind[routeWant] {
+	return southbound.Kind[routeWant]{
+		Name:     "linux route",
+		Prefix:   kv.SinkRoutePrefix,
+		Read:     readRoute,
+		Needs:    routeWant.tunnel,
+		Same:     routeWant.same,
+		StandIn:  routeWant.unreachable,
+		Prepare:  d.prepare,
+		Create:   d.create,
+		Delete:   d.remove,
+		Retrieve: d.retrieve,
+		Watch:    d.follow,
+		Close:    d.host.Close,
 	}
-	return []string{kv.SinkTunnelKey(r.GetNodeId(), r.GetNetwork())}
 }
 
-// Substitute returns an unreachable route: while the tunnel of a route is not made, packets to
-// its subnet do not leave by another route, such as the default route.
-func (d *routes) Substitute(_ string, value proto.Message) proto.Message {
-	r, ok := value.(*kv.NodeRoute)
-	if !ok || r.GetTransport() == kv.Transport_DIRECT {
-		return nil
-	}
-	return &kv.NodeRoute{Dst: r.GetDst(), NodeId: r.GetNodeId(), NodeName: r.GetNodeName(), Table: r.GetTable()}
-}
-
-// Prepare reads the kernel's routes of the families of keys.
-func (d *routes) Prepare(ctx context.Context, keys []string) error {
+// prepare reads the kernel's routes of the families of keys.
+func (d *routes) prepare(ctx context.Context, keys []string) error {
 	requested := map[routePlace]bool{}
 	for _, key := range keys {
 		if place, err := readPlace(key); err == nil {
@@ -167,12 +138,8 @@ func (d *routes) current(ctx context.Context, place routePlace, through routeLin
 	return d.table, err
 }
 
-// Create makes the route of a value, or corrects the present one.
-func (d *routes) Create(ctx context.Context, key string, value proto.Message) error {
-	want, err := readRoute(key, value)
-	if err != nil {
-		return err
-	}
+// create makes the route of a value, or corrects the present one.
+func (d *routes) create(ctx context.Context, _ string, want routeWant) error {
 	d.watch(want)
 	t, err := d.current(ctx, want.place, want.way.routeLink)
 	if err != nil {
@@ -181,13 +148,8 @@ func (d *routes) Create(ctx context.Context, key string, value proto.Message) er
 	return (&routeChange{d.host, t, want.place}).converge(want)
 }
 
-// Update changes the route of a value.
-func (d *routes) Update(ctx context.Context, key string, _, value proto.Message) error {
-	return d.Create(ctx, key, value)
-}
-
-// Delete removes the own routes to the destination of a value.
-func (d *routes) Delete(ctx context.Context, key string, _ proto.Message) error {
+// remove removes the own routes to the destination of a value.
+func (d *routes) remove(ctx context.Context, key string, _ southbound.Made[routeWant]) error {
 	place, err := readPlace(key)
 	if err != nil {
 		return nil //nolint:nilerr // an impossible value was never made
@@ -203,18 +165,14 @@ func (d *routes) Delete(ctx context.Context, key string, _ proto.Message) error 
 	return err
 }
 
-// Retrieve returns the values of the own routes. A route of a form that this package never
+// retrieve returns the values of the own routes. A route of a form that this package never
 // makes, or beside a foreign one, has a description as its gateway.
-func (d *routes) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
+func (d *routes) retrieve(ctx context.Context, wanted []southbound.Wanted[routeWant]) ([]controller.Value, error) {
 	requested, wants := d.places(), map[routePlace]routeWant{}
 	made := maps.Clone(requested)
 	for _, v := range wanted {
-		want, err := readRoute(v.Key, v.Message)
-		if err != nil {
-			return nil, fmt.Errorf("value of %s: %w", v.Key, err)
-		}
-		wants[want.place], requested[want.place] = want, true
-		d.watch(want)
+		wants[v.Plan.place], requested[v.Plan.place] = v.Plan, true
+		d.watch(v.Plan)
 	}
 	if err := d.read(ctx, requested, []byte{unix.AF_INET, unix.AF_INET6}); err != nil {
 		return nil, err

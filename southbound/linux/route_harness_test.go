@@ -18,7 +18,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
@@ -50,11 +49,11 @@ func newRouteSink(opt routeOptions) (*routeSink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return scheduled(opt, d, d), nil
+	return scheduled(opt, d.kind(), d), nil
 }
 
-func scheduled(opt routeOptions, d southbound.Descriptor, r *routes) *routeSink {
-	return &routeSink{southbound.New(southbound.Options{OnFailure: opt.OnFailure, Now: opt.Now}, d), r}
+func scheduled(opt routeOptions, k southbound.Kind[routeWant], r *routes) *routeSink {
+	return &routeSink{southbound.New(southbound.Options{OnFailure: opt.OnFailure, Now: opt.Now}, k.Descriptor()), r}
 }
 
 // node is a network namespace with eth0, which is 192.168.16.5/24 and
@@ -284,23 +283,20 @@ func describeRoute(r netlink.Route) string {
 	return s.String()
 }
 
-// tampered passes the calls to the descriptor of routes on. The function around is called
-// instead of each call that makes or removes a value, and may call it.
-type tampered struct {
-	*routes
-	around func(operation, key string, call func() error) error
-}
-
-func (d *tampered) Create(ctx context.Context, key string, value proto.Message) error {
-	return d.around("create", key, func() error { return d.routes.Create(ctx, key, value) })
-}
-
-func (d *tampered) Update(ctx context.Context, key string, before, value proto.Message) error {
-	return d.around("update", key, func() error { return d.routes.Update(ctx, key, before, value) })
-}
-
-func (d *tampered) Delete(ctx context.Context, key string, value proto.Message) error {
-	return d.around("delete", key, func() error { return d.routes.Delete(ctx, key, value) })
+// tampered returns the kind of routes. The function around is called instead of each call that
+// makes or removes a value, and may call it.
+func (d *routes) tampered(around func(operation, key string, call func() error) error) southbound.Kind[routeWant] {
+	k := d.kind()
+	k.Create = func(ctx context.Context, key string, want routeWant) error {
+		return around("create", key, func() error { return d.create(ctx, key, want) })
+	}
+	k.Update = func(ctx context.Context, key string, _ southbound.Made[routeWant], want routeWant) error {
+		return around("update", key, func() error { return d.create(ctx, key, want) })
+	}
+	k.Delete = func(ctx context.Context, key string, was southbound.Made[routeWant]) error {
+		return around("delete", key, func() error { return d.remove(ctx, key, was) })
+	}
+	return k
 }
 
 // tamper makes another sink in the namespace, whose calls go through around.
@@ -308,7 +304,7 @@ func (n *node) tamper(opt routeOptions, around func(operation, key string, call 
 	n.t.Helper()
 	d, err := newRoutes(Options{Namespace: n.ns.Path()})
 	n.Expect(err).NotTo(HaveOccurred())
-	s := scheduled(opt, &tampered{d, around}, d)
+	s := scheduled(opt, d.tampered(around), d)
 	n.t.Cleanup(func() { _ = s.Close() })
 	return s
 }

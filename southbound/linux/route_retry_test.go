@@ -21,12 +21,6 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// unwatched is a descriptor that announces nothing: to wait for the kernel takes real time.
-type unwatched struct {
-	southbound.Descriptor
-	southbound.Preparer
-}
-
 // running calls f while Run runs, in simulated time.
 func running(t *testing.T, f func(g Gomega, r *retrying)) {
 	n := newNode(t, routeOptions{})
@@ -34,11 +28,12 @@ func running(t *testing.T, f func(g Gomega, r *retrying)) {
 		d, err := newRoutes(Options{Namespace: n.ns.Path()})
 		n.Expect(err).NotTo(HaveOccurred())
 		r := &retrying{node: n, began: time.Now()}
-		x := &tampered{d, r.around}
+		unwatched := d.tampered(r.around)
+		unwatched.Watch = nil // real time would pass
 		r.sink = scheduled(routeOptions{OnFailure: func(key string, err error) {
 			_, _ = r.sink.Dump(context.Background()) // which it may
 			r.note("given up: %s %v", key, err)
-		}}, &unwatched{x, x}, d)
+		}}, unwatched, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.sink.Run(ctx) }()

@@ -259,7 +259,7 @@ func partly(was []string, s *routeSink, values []controller.Value, failed string
 		after[strings.Fields(strings.TrimPrefix(line, "unreachable "))[0]] = line
 	}
 	for _, v := range values {
-		if !s.routes.Handles(v.Key) || failed == v.Key {
+		if !strings.HasPrefix(v.Key, kv.SinkRoutePrefix) || failed == v.Key {
 			continue
 		}
 		if v.Message == nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -75,6 +76,30 @@ type routeWant struct {
 	place routePlace
 	way   routeWay
 	value *kv.NodeRoute
+}
+
+// tunnel returns the key of the tunnel that a route leads through.
+func (w routeWant) tunnel() []string {
+	if w.way.transport == kv.Transport_DIRECT {
+		return nil
+	}
+	return []string{kv.SinkTunnelKey(w.value.GetNodeId(), w.value.GetNetwork())}
+}
+
+// same compares what the kernel shows of a route, and its tunnel. The kernel does not show the
+// name of a node.
+func (w routeWant) same(other routeWant) bool {
+	return w.way == other.way && slices.Equal(w.tunnel(), other.tunnel())
+}
+
+// unreachable returns the route that stands in for one through a tunnel. While the tunnel is not
+// made, packets to its subnet do not leave by another route, such as the default route.
+func (w routeWant) unreachable() proto.Message {
+	if w.way.transport == kv.Transport_DIRECT {
+		return nil
+	}
+	r := w.value
+	return &kv.NodeRoute{Dst: r.GetDst(), NodeId: r.GetNodeId(), NodeName: r.GetNodeName(), Table: r.GetTable()}
 }
 
 // readPlace reads the destination and the table of a key.

@@ -10,16 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
-	"github.com/cadastre/cadastre/southbound"
 )
 
-var _ southbound.Watcher = (*routes)(nil)
-
-// Watch calls changed for each value whose destination loses a route, or gets another one.
+// follow calls changed for each value whose destination loses a route, or gets another one.
 // If a link of the node goes down or up, or gets or loses an address, it calls changed for
 // all. The kernel may have removed the IPv4 routes through the link without an announcement,
 // and gateways may be on-link again. Links of pods do not count.
-func (d *routes) Watch(ctx context.Context, changed func(key string)) error {
+func (d *routes) follow(ctx context.Context, changed func(key string)) error {
 	return d.monitor.follow(ctx, changed, watch{damaged: d.damaged})
 }
 

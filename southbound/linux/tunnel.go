@@ -5,10 +5,7 @@ package linux
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
-
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
@@ -31,63 +28,72 @@ type tunnelPeers interface {
 	forget()
 }
 
-// tunnels is the descriptor of the values below "tunnel/".
+// tunnels makes the values below "tunnel/".
 type tunnels struct {
 	host     *tunnelHost
 	peers    map[kv.Transport]tunnelPeers
 	networks *networkPeers // of the links of networks; nil: there are none
 }
 
-var (
-	_ southbound.Descriptor = (*tunnels)(nil)
-	_ southbound.Preparer   = (*tunnels)(nil)
-	_ southbound.Watcher    = (*tunnels)(nil)
-)
-
-func (t *tunnels) Name() string { return "linux tunnel" }
-
-func (t *tunnels) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkTunnelPrefix) }
-
-// of returns the peers of a value's transport.
-func (t *tunnels) of(value proto.Message) (*kv.NodeTunnel, tunnelPeers, error) {
-	tunnel, err := message[*kv.NodeTunnel](value)
-	if err != nil {
-		return nil, nil, err
+// kind returns the kind of tunnels.
+func (t *tunnels) kind() southbound.Kind[tunnel] {
+	return southbound.Kind[tunnel]{
+		Name:     "linux tunnel",
+		Prefix:   kv.SinkTunnelPrefix,
+		Read:     t.read,
+		Needs:    tunnel.link,
+		Prepare:  t.prepare,
+		Create:   t.create,
+		Update:   t.update,
+		Delete:   t.remove,
+		Retrieve: t.retrieve,
+		Watch:    t.watch,
 	}
-	if tunnel.GetVni() != 0 {
-		if t.networks == nil || tunnel.GetTransport() != kv.Transport_VXLAN {
-			return nil, nil, fmt.Errorf(
-				"transport %s of network %q: want VXLAN",
-				tunnel.GetTransport(),
-				tunnel.GetNetwork(),
-			)
-		}
-		return tunnel, t.networks.of(tunnel.GetVni()), nil
-	}
-	peers := t.peers[tunnel.GetTransport()]
-	if peers == nil {
-		return nil, nil, fmt.Errorf("transport %s: want VXLAN or WIREGUARD", tunnel.GetTransport())
-	}
-	return tunnel, peers, nil
 }
 
-func (t *tunnels) Validate(_ string, value proto.Message) error {
-	tunnel, peers, err := t.of(value)
-	if err != nil {
-		return err
-	}
-	return peers.validate(tunnel)
+// tunnel is a value, with those who make the ways of its transport.
+type tunnel struct {
+	*kv.NodeTunnel
+	peers tunnelPeers
 }
 
-// Dependencies returns the key of the value with the link.
-func (t *tunnels) Dependencies(_ string, value proto.Message) []string {
-	if tunnel, ok := value.(*kv.NodeTunnel); ok && tunnel.GetNetwork() != "" {
-		return []string{kv.SinkLinkPrefix + tunnel.GetNetwork()}
+// link returns the key of the value with the link.
+func (w tunnel) link() []string {
+	if w.GetNetwork() != "" {
+		return []string{kv.SinkLinkPrefix + w.GetNetwork()}
 	}
 	return []string{kv.SinkNode}
 }
 
-func (t *tunnels) Prepare(context.Context, []string) error {
+// read reads a value.
+func (t *tunnels) read(_ string, value proto.Message) (tunnel, error) {
+	w, err := t.of(value)
+	if err != nil {
+		return w, err
+	}
+	return w, w.peers.validate(w.NodeTunnel)
+}
+
+// of returns a value, or what is there, with the peers of its transport.
+func (t *tunnels) of(value proto.Message) (tunnel, error) {
+	m, err := message[*kv.NodeTunnel](value)
+	if err != nil {
+		return tunnel{}, err
+	}
+	if m.GetVni() != 0 {
+		if t.networks == nil || m.GetTransport() != kv.Transport_VXLAN {
+			return tunnel{}, fmt.Errorf("transport %s of network %q: want VXLAN", m.GetTransport(), m.GetNetwork())
+		}
+		return tunnel{m, t.networks.of(m.GetVni())}, nil
+	}
+	peers := t.peers[m.GetTransport()]
+	if peers == nil {
+		return tunnel{}, fmt.Errorf("transport %s: want VXLAN or WIREGUARD", m.GetTransport())
+	}
+	return tunnel{m, peers}, nil
+}
+
+func (t *tunnels) prepare(context.Context, []string) error {
 	for _, peers := range t.peers {
 		peers.forget()
 	}
@@ -97,46 +103,44 @@ func (t *tunnels) Prepare(context.Context, []string) error {
 	return nil
 }
 
-func (t *tunnels) Create(_ context.Context, key string, value proto.Message) error {
-	tunnel, peers, err := t.of(value)
-	if err != nil {
-		return err
-	}
-	return peers.set(key, nil, tunnel)
+func (t *tunnels) create(_ context.Context, key string, want tunnel) error {
+	return want.peers.set(key, nil, want.NodeTunnel)
 }
 
-func (t *tunnels) Update(_ context.Context, key string, before, value proto.Message) error {
-	old, former, err := t.of(before)
+func (t *tunnels) update(_ context.Context, key string, was southbound.Made[tunnel], want tunnel) error {
+	before, err := t.of(was.Message)
 	if err != nil {
 		return err
 	}
-	tunnel, peers, err := t.of(value)
-	if err != nil {
+	if before.peers == want.peers {
+		return want.peers.set(key, before.NodeTunnel, want.NodeTunnel)
+	}
+	if err := want.peers.set(key, nil, want.NodeTunnel); err != nil {
 		return err
 	}
-	if former == peers {
-		return peers.set(key, old, tunnel)
-	}
-	if err := peers.set(key, nil, tunnel); err != nil {
-		return err
-	}
-	if err := former.remove(key, old); err != nil {
-		return errors.Join(err, peers.remove(key, tunnel))
-	}
-	return nil
+	return before.peers.remove(key, before.NodeTunnel)
 }
 
-func (t *tunnels) Delete(_ context.Context, key string, value proto.Message) error {
-	tunnel, peers, err := t.of(value)
+func (t *tunnels) remove(_ context.Context, key string, was southbound.Made[tunnel]) error {
+	before, err := t.of(was.Message)
 	if err != nil {
 		return err
 	}
-	return peers.remove(key, tunnel)
+	return before.peers.remove(key, before.NodeTunnel)
 }
 
-// Retrieve returns a wanted tunnel once, also if another transport has something of it:
+// retrieve returns a wanted tunnel once, also if another transport has something of it:
 // that has a key of its own, and is removed.
-func (t *tunnels) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
+func (t *tunnels) retrieve(_ context.Context, all []southbound.Wanted[tunnel]) ([]controller.Value, error) {
+	var wanted []controller.Value
+	for _, w := range all {
+		wanted = append(wanted, controller.Value{Key: w.Key, Message: w.Message})
+	}
+	return t.found(wanted)
+}
+
+// found returns the tunnels that are made.
+func (t *tunnels) found(wanted []controller.Value) ([]controller.Value, error) {
 	var all []controller.Value
 	for transport, peers := range t.peers {
 		found, err := peers.retrieve(wanted)
@@ -159,10 +163,10 @@ func (t *tunnels) Retrieve(_ context.Context, wanted []controller.Value) ([]cont
 	return all, nil
 }
 
-// Watch calls changed for each tunnel whose forwarding entry or neighbours another program
+// watch calls changed for each tunnel whose forwarding entry or neighbours another program
 // has changed. The peers of WireGuard can be changed by this process alone, or go with
 // their link.
-func (t *tunnels) Watch(ctx context.Context, changed func(key string)) error {
+func (t *tunnels) watch(ctx context.Context, changed func(key string)) error {
 	return t.host.monitor.follow(ctx, changed, watch{damaged: t.damaged})
 }
 

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -21,7 +20,7 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// uplinks is the descriptor of the values below "uplink/": network interfaces of the node
+// uplinks makes the values below "uplink/": network interfaces of the node
 // that a cloud has attached, and whose addresses pods have. The link is found by its MAC. It
 // is never renamed, and its own addresses belong to the node's configuration, such as DHCP.
 // Each uplink has a routing table with its ranges on-link, a default route to each gateway,
@@ -38,54 +37,51 @@ type uplinks struct {
 	families []byte
 }
 
-var (
-	_ southbound.Descriptor = (*uplinks)(nil)
-	_ southbound.Recreator  = (*uplinks)(nil)
-	_ southbound.Watcher    = (*uplinks)(nil)
-	_ southbound.Noter      = (*uplinks)(nil)
-)
-
-// newUplinks returns the descriptors of uplinks and of the addresses of pods on them. Closing
-// the first closes what both have open.
-func newUplinks(opt Options) ([]southbound.Descriptor, error) {
+// newUplinks opens the node's network namespace for uplinks and for the addresses of pods on them.
+// Closing the first closes what both have open.
+func newUplinks(opt Options) (*uplinks, *uplinkAddresses, error) {
 	ns, err := rtnl.Open(opt.Namespace)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s, err := ns.Dial()
 	if err != nil {
-		return nil, errors.Join(err, ns.Close())
+		return nil, nil, errors.Join(err, ns.Close())
 	}
 	n, err := openNFT(opt.Namespace)
 	if err != nil {
-		return nil, errors.Join(err, s.Close(), ns.Close())
+		return nil, nil, errors.Join(err, s.Close(), ns.Close())
 	}
 	families, err := kernelFamilies(ns)
 	if err != nil {
-		return nil, errors.Join(err, n.close(), s.Close(), ns.Close())
+		return nil, nil, errors.Join(err, n.close(), s.Close(), ns.Close())
 	}
 	known := &uplinkLinks{byInterface: map[string]uplinkLink{}}
-	return []southbound.Descriptor{
-		&uplinks{opt: opt, ns: ns, host: s, known: known, replies: &replies{n}, families: families},
-		&uplinkAddresses{opt: opt, ns: ns, host: s, known: known, families: families},
-	}, nil
+	u := &uplinks{opt: opt, ns: ns, host: s, known: known, replies: &replies{n}, families: families}
+	return u, &uplinkAddresses{opt: opt, ns: ns, host: s, known: known, families: families}, nil
 }
 
-// Close closes the sockets. What was made stays.
-func (u *uplinks) Close() error {
+// kind returns the kind of uplinks.
+func (u *uplinks) kind() southbound.Kind[uplink] {
+	return southbound.Kind[uplink]{
+		Name:      "linux uplink",
+		Prefix:    kv.SinkUplinkPrefix,
+		Read:      u.read,
+		Create:    u.create,
+		Update:    u.update,
+		Delete:    u.remove,
+		Recreates: recreatesUplink,
+		Retrieve:  u.retrieve,
+		Notes:     u.known.notes,
+		Watch:     u.watch,
+		Close:     u.close,
+	}
+}
+
+// close closes the sockets. What was made stays.
+func (u *uplinks) close() error {
 	return errors.Join(u.replies.nft.close(), u.host.Close(), u.ns.Close())
 }
-
-func (u *uplinks) Name() string { return "linux uplink" }
-
-func (u *uplinks) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkUplinkPrefix) }
-
-func (u *uplinks) Validate(key string, value proto.Message) error {
-	_, err := readUplink(key, value)
-	return err
-}
-
-func (u *uplinks) Dependencies(string, proto.Message) []string { return nil }
 
 // uplink holds what a value says.
 type uplink struct {
@@ -206,30 +202,25 @@ func podsRules(families []byte) (all []object) {
 	return all
 }
 
-// Recreate reports whether the table of an uplink changes, or its link: the rules and the
-// proxy neighbours of its addresses lead there, and are made again with it.
-func (u *uplinks) Recreate(_ string, before, value proto.Message) bool {
-	old, is := before.(*kv.Uplink)
-	want, ok := value.(*kv.Uplink)
-	if !is || !ok {
-		return false
+// recreatesUplink reports whether the table of an uplink changes, or its link: the rules and the
+// proxy neighbours of its addresses lead there, and are made again with it. Of an incomplete
+// uplink only the table is known, and the addresses are compared too.
+func recreatesUplink(_ string, was southbound.Made[uplink], want uplink) bool {
+	if !was.IsRead {
+		old, _ := was.Message.(*kv.Uplink)
+		return old.GetTable() != want.table
 	}
-	incomplete := old.GetMac() == "" // as Retrieve describes it: the addresses are compared too
-	return old.GetTable() != want.GetTable() || !incomplete && old.GetMac() != want.GetMac()
+	return was.Plan.table != want.table || was.Plan.mac != want.mac
 }
 
-// Create makes an uplink, or repairs it. If the node has no link with its MAC, it fails: the
+// create makes an uplink, or repairs it. If the node has no link with its MAC, it fails: the
 // addresses of the uplink are pending until Watch announces the link. Their packets are
 // rejected meanwhile, but for those to pods of this node.
-func (u *uplinks) Create(_ context.Context, key string, value proto.Message) error {
-	want, err := u.read(key, value)
-	if err != nil {
-		return err
-	}
+func (u *uplinks) create(_ context.Context, _ string, want uplink) error {
 	if err := u.apply(want); err != nil {
 		// What its pods need stays, and Watch waits for its link.
 		u.known.end(want.iface, true) // before Watch sees what is removed here
-		if undo := u.remove(want.table, true); undo != nil {
+		if undo := u.clear(want.table, true); undo != nil {
 			return errors.Join(err, undo)
 		}
 		return southbound.Unchanged(err)
@@ -238,12 +229,8 @@ func (u *uplinks) Create(_ context.Context, key string, value proto.Message) err
 	return nil
 }
 
-// Update changes the routes of an uplink. One that both values have is never missing.
-func (u *uplinks) Update(_ context.Context, key string, _, value proto.Message) error {
-	want, err := u.read(key, value)
-	if err != nil {
-		return err
-	}
+// update changes the routes of an uplink. One that both values have is never missing.
+func (u *uplinks) update(_ context.Context, _ string, _ southbound.Made[uplink], want uplink) error {
 	return u.apply(want)
 }
 
@@ -309,19 +296,16 @@ func (want uplink) differences(have []parsed, link linkID) (all []*rtnl.Request)
 	return all
 }
 
-// Delete removes the table of an uplink, and with the last one the rules to the pods.
-func (u *uplinks) Delete(_ context.Context, _ string, value proto.Message) error {
-	m, err := message[*kv.Uplink](value)
-	if err != nil {
-		return nil //nolint:nilerr // such a value was never made
-	}
+// remove removes the table of an uplink, and with the last one the rules to the pods.
+func (u *uplinks) remove(_ context.Context, _ string, was southbound.Made[uplink]) error {
+	m, _ := was.Message.(*kv.Uplink)
 	u.known.forget(m.GetInterface())
-	return u.remove(m.GetTable(), u.known.remain())
+	return u.clear(m.GetTable(), u.known.remain())
 }
 
-// remove removes the routes of a table. more is set if there are other wanted uplinks, with
+// clear removes the routes of a table. more is set if there are other wanted uplinks, with
 // or without a link: then the rules to the pods stay.
-func (u *uplinks) remove(table uint32, more bool) error {
+func (u *uplinks) clear(table uint32, more bool) error {
 	have, err := tableRoutes(u.host, 0)
 	if err != nil {
 		return err
@@ -354,9 +338,9 @@ func (u *uplinks) remove(table uint32, more bool) error {
 // unknownUplink begins the keys of what no wanted value has.
 const unknownUplink = kv.SinkUplinkPrefix + "table-"
 
-// Retrieve returns the wanted uplinks that are complete. Of others it returns the table
+// retrieve returns the wanted uplinks that are complete. Of others it returns the table
 // alone.
-func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []controller.Value, err error) {
+func (u *uplinks) retrieve(_ context.Context, wanted []southbound.Wanted[uplink]) (all []controller.Value, err error) {
 	routes, err := tableRoutes(u.host, 0)
 	if err != nil {
 		return nil, err
@@ -378,10 +362,7 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 	interfaces := map[string]bool{}
 	var partial []controller.Value
 	for _, v := range wanted {
-		want, err := u.read(v.Key, v.Message)
-		if err != nil {
-			continue
-		}
+		want := v.Plan
 		interfaces[want.iface] = true
 		found := tables[want.table]
 		delete(tables, want.table)
@@ -392,7 +373,7 @@ func (u *uplinks) Retrieve(_ context.Context, wanted []controller.Value) (all []
 		switch {
 		case complete:
 			u.known.end(want.iface, false)
-			all = append(all, v)
+			all = append(all, controller.Value{Key: v.Key, Message: v.Message})
 		case len(found) > 0:
 			partial = append(partial, controller.Value{Key: v.Key, Message: &kv.Uplink{Table: want.table}})
 		}

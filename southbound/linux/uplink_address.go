@@ -21,7 +21,7 @@ import (
 	"github.com/cadastre/cadastre/southbound"
 )
 
-// uplinkAddresses is the descriptor of the values below "uplinkaddress/". Such a value is a
+// uplinkAddresses makes the values below "uplinkaddress/". Such a value is a
 // rule and a proxy neighbour. By the rule packets from a pod's address use the table of its
 // uplink. By the proxy neighbour the node answers for the address on that link. Neighbours are
 // told of a new address at once. While the uplink is not made, the rule rejects the packets:
@@ -36,41 +36,19 @@ type uplinkAddresses struct {
 	warned   sync.Once
 }
 
-var (
-	_ southbound.Descriptor  = (*uplinkAddresses)(nil)
-	_ southbound.Substituter = (*uplinkAddresses)(nil)
-	_ southbound.Watcher     = (*uplinkAddresses)(nil)
-)
-
-func (u *uplinkAddresses) Name() string { return "linux uplink address" }
-
-func (u *uplinkAddresses) Handles(key string) bool {
-	return strings.HasPrefix(key, kv.SinkSourcePrefix)
-}
-
-func (u *uplinkAddresses) Validate(key string, value proto.Message) error {
-	want, err := readUplinkAddress(key, value)
-	if err == nil && want.iface == "" {
-		return errors.New("interface is empty: want that of the address")
+// kind returns the kind of addresses.
+func (u *uplinkAddresses) kind() southbound.Kind[uplinkAddress] {
+	return southbound.Kind[uplinkAddress]{
+		Name:     "linux uplink address",
+		Prefix:   kv.SinkSourcePrefix,
+		Read:     readUplinkAddress,
+		Needs:    uplinkAddress.uplink,
+		StandIn:  uplinkAddress.rejected,
+		Create:   u.create,
+		Delete:   u.remove,
+		Retrieve: u.retrieve,
+		Watch:    u.watch,
 	}
-	return err
-}
-
-// Dependencies returns the uplink.
-func (u *uplinkAddresses) Dependencies(_ string, value proto.Message) []string {
-	if m, ok := value.(*kv.UplinkAddress); ok && m.GetInterface() != "" {
-		return []string{kv.SinkUplinkPrefix + m.GetInterface()}
-	}
-	return nil
-}
-
-// Substitute returns the value whose rule rejects all packets from the address.
-func (u *uplinkAddresses) Substitute(_ string, value proto.Message) proto.Message {
-	m, ok := value.(*kv.UplinkAddress)
-	if !ok || m.GetInterface() == "" {
-		return nil
-	}
-	return &kv.UplinkAddress{Address: m.GetAddress()}
 }
 
 // uplinkAddress holds what a value says.
@@ -80,7 +58,23 @@ type uplinkAddress struct {
 	rule    object
 }
 
-// readUplinkAddress reads a value.
+// uplink returns the key of the uplink.
+func (want uplinkAddress) uplink() []string {
+	if want.iface == "" {
+		return nil
+	}
+	return []string{kv.SinkUplinkPrefix + want.iface}
+}
+
+// rejected returns the value whose rule rejects all packets from the address.
+func (want uplinkAddress) rejected() proto.Message {
+	if want.iface == "" {
+		return nil
+	}
+	return &kv.UplinkAddress{Address: want.address.String()}
+}
+
+// readUplinkAddress reads a value. Without an interface, packets from the address are rejected.
 func readUplinkAddress(key string, value proto.Message) (want uplinkAddress, err error) {
 	m, err := message[*kv.UplinkAddress](value)
 	if err != nil {
@@ -154,14 +148,10 @@ func (o *addressObjects) is(want uplinkAddress, link linkID) bool {
 	return len(o.proxies) == 1 && link.index != 0 && o.proxies[0].index == link.index
 }
 
-// Create makes the rule and the proxy neighbour of an address, or corrects those that are
+// create makes the rule and the proxy neighbour of an address, or corrects those that are
 // there. The rule comes first: before the link answers for the address, replies have their
 // way.
-func (u *uplinkAddresses) Create(_ context.Context, key string, value proto.Message) error {
-	want, err := readUplinkAddress(key, value)
-	if err != nil {
-		return err
-	}
+func (u *uplinkAddresses) create(_ context.Context, _ string, want uplinkAddress) error {
 	link, found := u.known.of(want.iface)
 	if want.iface != "" && !found {
 		return fmt.Errorf("interface %s of the address has no link", want.iface)
@@ -236,14 +226,9 @@ func (o *addressObjects) changes(want uplinkAddress, link linkID) (all []*rtnl.R
 	return all
 }
 
-// Update changes the objects of an address.
-func (u *uplinkAddresses) Update(ctx context.Context, key string, _, value proto.Message) error {
-	return u.Create(ctx, key, value)
-}
-
-// Delete removes the objects of an address. When it returns, the node does not answer for
+// remove removes the objects of an address. When it returns, the node does not answer for
 // the address any more.
-func (u *uplinkAddresses) Delete(_ context.Context, key string, _ proto.Message) error {
+func (u *uplinkAddresses) remove(_ context.Context, key string, _ southbound.Made[uplinkAddress]) error {
 	a, err := netip.ParseAddr(strings.TrimPrefix(key, kv.SinkSourcePrefix))
 	if err != nil {
 		return nil //nolint:nilerr // an impossible value was never made
@@ -266,27 +251,27 @@ func (u *uplinkAddresses) Delete(_ context.Context, key string, _ proto.Message)
 	return u.host.Run(requests)
 }
 
-// Retrieve returns the wanted addresses that are complete, and those that the value stands in
+// retrieve returns the wanted addresses that are complete, and those that the value stands in
 // for that rejects their packets. Of others it returns a description.
-func (u *uplinkAddresses) Retrieve(_ context.Context, wanted []controller.Value) ([]controller.Value, error) {
+func (u *uplinkAddresses) retrieve(
+	_ context.Context,
+	wanted []southbound.Wanted[uplinkAddress],
+) ([]controller.Value, error) {
 	have, err := u.read(u.families...)
 	if err != nil {
 		return nil, err
 	}
 	var all []controller.Value
 	for _, v := range wanted {
-		want, err := readUplinkAddress(v.Key, v.Message)
-		if err != nil {
-			continue
-		}
+		want := v.Plan
 		link, _ := u.known.of(want.iface)
 		o := have[want.address]
 		if o.is(want, link.linkID) {
-			all = append(all, v)
+			all = append(all, controller.Value{Key: v.Key, Message: v.Message})
 			delete(have, want.address)
 			continue
 		}
-		rejected := u.Substitute(v.Key, v.Message)
+		rejected := want.rejected()
 		if instead, err := readUplinkAddress(v.Key, rejected); err == nil && o.is(instead, linkID{}) {
 			all = append(all, controller.Value{Key: v.Key, Message: rejected})
 			delete(have, want.address)

@@ -138,20 +138,17 @@ func (n *cloudNode) start() {
 		}
 		return time.After(d)
 	}
-	all, err := Descriptors(Options{Namespace: n.host.Path(), After: after})
+	node := Options{Namespace: n.host.Path(), After: after}.withDefaults()
+	all, err := Descriptors(node)
 	n.must(err)
-	for _, d := range all {
-		switch d := d.(type) {
-		case *uplinks:
-			n.Expect(d.families).To(Equal([]byte{unix.AF_INET, unix.AF_INET6}))
-			if n.families != nil {
-				d.families = n.families
-			}
-		case *uplinkAddresses:
-			if n.families != nil {
-				d.families = n.families
-			}
-		}
+	if n.families != nil { // the last two kinds are those of a kernel with fewer families
+		links, addresses, err := newUplinks(node)
+		n.must(err)
+		n.Expect(links.families).To(Equal([]byte{unix.AF_INET, unix.AF_INET6}))
+		links.families, addresses.families = n.families, n.families
+		last := len(all) - 2
+		n.must(all[last].Close())
+		all = append(all[:last], links.kind().Descriptor(), addresses.kind().Descriptor())
 	}
 	opt := southbound.Options{}
 	if n.log != nil {

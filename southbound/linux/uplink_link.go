@@ -138,9 +138,6 @@ func (k *uplinkLinks) notes() (all []string) {
 	return all
 }
 
-// Notes names the links without an address of their own.
-func (u *uplinks) Notes() []string { return u.known.notes() }
-
 // link returns the link of an uplink.
 func (u *uplinks) link(want uplink) (hostLink, error) {
 	links, err := listLinks(u.host, "")

@@ -554,7 +554,8 @@ func TestALinkWithoutAnAddressIsNoted(t *testing.T) {
 // TestImpossibleUplinks names what is wrong.
 func TestImpossibleUplinks(t *testing.T) {
 	g := NewWithT(t)
-	uplinks, addresses := &uplinks{}, &uplinkAddresses{}
+	uplinks := (&uplinks{families: []byte{unix.AF_INET, unix.AF_INET6}, known: &uplinkLinks{}}).kind().Descriptor()
+	addresses := (&uplinkAddresses{}).kind().Descriptor()
 	for text, change := range map[string]func(*kv.Uplink){
 		`its interface "eni-2" is not that of its key`:       func(m *kv.Uplink) { m.Interface = "eni-2" },
 		`table 254: want that of an uplink`:                  func(m *kv.Uplink) { m.Table = 254 },
@@ -572,9 +573,8 @@ func TestImpossibleUplinks(t *testing.T) {
 		g.Expect(uplinks.Validate("uplink/eni-1", m)).To(MatchError(ContainSubstring(text)))
 	}
 	for text, change := range map[string]func(*kv.UplinkAddress){
-		`is not that of its key`:                     func(m *kv.UplinkAddress) { m.Address = "10.0.1.8" },
-		`interface is empty: want that of the addre`: func(m *kv.UplinkAddress) { m.Interface, m.Table = "", 0 },
-		`table 7: want that of an uplink`:            func(m *kv.UplinkAddress) { m.Table = 7 },
+		`is not that of its key`:          func(m *kv.UplinkAddress) { m.Address = "10.0.1.8" },
+		`table 7: want that of an uplink`: func(m *kv.UplinkAddress) { m.Table = 7 },
 	} {
 		m := &kv.UplinkAddress{Address: "10.0.1.9", Interface: "eni-1", Table: kv.UplinkTables + 1}
 		g.Expect(addresses.Validate("uplinkaddress/10.0.1.9", m)).To(Succeed())

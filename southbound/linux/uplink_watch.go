@@ -15,7 +15,7 @@ import (
 // It also calls changed if a route or a rule of the uplinks is removed, and if a network on
 // the node comes or goes. Settings are not announced: after each slowComparison, it calls
 // changed for all.
-func (u *uplinks) Watch(ctx context.Context, changed func(key string)) error {
+func (u *uplinks) watch(ctx context.Context, changed func(key string)) error {
 	return u.opt.monitor.follow(ctx, changed, watch{damaged: u.damaged, slowly: true})
 }
 
@@ -34,9 +34,9 @@ func (u *uplinks) damaged(a announcement) (key string, is bool) {
 	return "", is
 }
 
-// Watch calls changed for each address whose rule is removed. The kernel does not announce
+// watch calls changed for each address whose rule is removed. The kernel does not announce
 // the removal of a proxy neighbour: after each slowComparison, it calls changed for all.
-func (u *uplinkAddresses) Watch(ctx context.Context, changed func(key string)) error {
+func (u *uplinkAddresses) watch(ctx context.Context, changed func(key string)) error {
 	return u.opt.monitor.follow(ctx, changed, watch{damaged: u.damaged, slowly: true})
 }
 

@@ -23,8 +23,8 @@ import (
 type vxlanNode struct {
 	*labNode
 	host    *tunnelHost
-	node    *nodeDescriptor
-	tunnels *tunnels
+	node    *southbound.Descriptor
+	tunnels *southbound.Descriptor
 }
 
 func newVXLANNode(n *labNode) *vxlanNode {
@@ -33,8 +33,8 @@ func newVXLANNode(n *labNode) *vxlanNode {
 	return &vxlanNode{
 		labNode: n,
 		host:    h,
-		node:    &nodeDescriptor{host: h, parts: []nodePart{link}},
-		tunnels: &tunnels{host: h, peers: map[kv.Transport]tunnelPeers{kv.Transport_VXLAN: newVXLANPeers(h, link)}},
+		node:    (&ownNode{host: h, parts: []nodePart{link}}).kind().Descriptor(),
+		tunnels: (&tunnels{host: h, peers: map[kv.Transport]tunnelPeers{kv.Transport_VXLAN: newVXLANPeers(h, link)}}).kind().Descriptor(),
 	}
 }
 
@@ -324,7 +324,7 @@ func TestTunnelsThatWereLookedAtAloneCanStillBeRemoved(t *testing.T) {
 	v.join()
 	w := newWireguardNode(t, lab.nodes[0])
 	w.join()
-	for transport, d := range map[kv.Transport]*tunnels{kv.Transport_VXLAN: v.tunnels, kv.Transport_WIREGUARD: w.tunnels} {
+	for transport, d := range map[kv.Transport]*southbound.Descriptor{kv.Transport_VXLAN: v.tunnels, kv.Transport_WIREGUARD: w.tunnels} {
 		of := func(n *labNode) controller.Value {
 			if transport == kv.Transport_WIREGUARD {
 				return value(n.tunnelKey(), n.wireguardTunnel())

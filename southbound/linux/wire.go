@@ -9,12 +9,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/rtnl"
@@ -36,10 +34,10 @@ const (
 // errLost means that another program has removed a part of a wire while it was made.
 var errLost = errors.New("another program has removed it meanwhile")
 
-// Wires is the descriptor of the wires of pods: pairs of veth links with their addresses,
+// wires makes the wires of pods: pairs of veth links with their addresses,
 // neighbours, routes and rules. The keys are pod/...; a value without a wire has no object
 // and is always made.
-type Wires struct {
+type wires struct {
 	opt       Options
 	ns        *rtnl.Namespace // of the host ends
 	host      *rtnl.Socket
@@ -57,20 +55,23 @@ type Wires struct {
 	changed chan struct{}     // has an element after each change: Sweep waits for a pause
 }
 
-var (
-	_ southbound.Descriptor = (*Wires)(nil)
-	_ southbound.Sweeper    = (*Wires)(nil)
-	_ southbound.Watcher    = (*Wires)(nil)
-)
+// Wires returns the kind of wires alone, for a switch that reads the packets at their host ends.
+func Wires(opt Options) (*southbound.Descriptor, error) {
+	w, err := newWires(opt)
+	if err != nil {
+		return nil, err
+	}
+	return w.kind().Descriptor(), nil
+}
 
-// NewWires opens the network namespace of the host ends. It changes nothing.
-func NewWires(opt Options) (*Wires, error) {
+// newWires opens the network namespace of the host ends. It changes nothing.
+func newWires(opt Options) (*wires, error) {
 	opt = opt.withDefaults()
 	ns, err := rtnl.Open(opt.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	w := &Wires{
+	w := &wires{
 		opt:     opt,
 		ns:      ns,
 		keys:    map[uint32]string{},
@@ -85,13 +86,31 @@ func NewWires(opt Options) (*Wires, error) {
 		w.conntrack, err = openConntrack(ns)
 	}
 	if err != nil {
-		return nil, errors.Join(err, w.Close())
+		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
 }
 
-// Close closes the sockets. The wires stay.
-func (w *Wires) Close() error {
+// kind returns the kind of wires. A value without a wire has no plan.
+func (w *wires) kind() southbound.Kind[*wirePlan] {
+	return southbound.Kind[*wirePlan]{
+		Name:     "linux wire",
+		Prefix:   kv.SinkPodPrefix,
+		Read:     w.read,
+		Needs:    (*wirePlan).needs,
+		Create:   w.create,
+		Update:   w.update,
+		Delete:   w.remove,
+		Retrieve: w.retrieve,
+		Inspect:  w.inspect,
+		Sweep:    w.sweep,
+		Watch:    w.watch,
+		Close:    w.close,
+	}
+}
+
+// close closes the sockets. The wires stay.
+func (w *wires) close() error {
 	errs := []error{w.ns.Close()}
 	for _, s := range []*rtnl.Socket{w.host, w.sweeper} {
 		if s != nil {
@@ -104,49 +123,28 @@ func (w *Wires) Close() error {
 	return errors.Join(errs...)
 }
 
-// Name returns the name of the descriptor.
-func (w *Wires) Name() string { return "linux wire" }
-
-// Handles reports whether key is that of a pod.
-func (w *Wires) Handles(key string) bool { return strings.HasPrefix(key, kv.SinkPodPrefix) }
-
-// Validate returns the reason why a value can never be made.
-func (w *Wires) Validate(key string, value proto.Message) error {
-	_, err := w.read(key, value)
-	return err
-}
-
-// Dependencies returns the network of a pod that is not in the main table.
-func (w *Wires) Dependencies(_ string, value proto.Message) []string {
-	if pod, ok := value.(*kv.PodNetwork); ok && pod.GetWire().GetTable() != 0 {
-		return []string{kv.SinkNetworkPrefix + pod.GetWire().GetPool()}
-	}
-	return nil
-}
-
-// Create makes a wire, or repairs the one that is there. After an error the wire is
+// create makes a wire, or repairs the one that is there. After an error the wire is
 // detached.
-func (w *Wires) Create(ctx context.Context, key string, value proto.Message) error {
-	return w.ensure(ctx, key, value, true)
+func (w *wires) create(ctx context.Context, _ string, p *wirePlan) error {
+	return w.ensure(ctx, p, true)
 }
 
-// Update makes a wire like value. The pair of links stays unless the pod's namespace or the
+// update makes a wire like its plan. The pair of links stays unless the pod's namespace or the
 // name of an interface differs.
-func (w *Wires) Update(ctx context.Context, key string, before, value proto.Message) error {
-	was, is := before.(*kv.PodNetwork), value.(*kv.PodNetwork)
-	if name := was.GetWire().GetHostIfName(); name != "" && name != is.GetWire().GetHostIfName() {
-		if err := w.Delete(ctx, key, before); err != nil {
+func (w *wires) update(ctx context.Context, key string, was southbound.Made[*wirePlan], p *wirePlan) error {
+	before, _ := was.Message.(*kv.PodNetwork)
+	if name := before.GetWire().GetHostIfName(); name != "" && (p == nil || name != p.hostName) {
+		if err := w.remove(ctx, key, was); err != nil {
 			return err
 		}
 	}
-	return w.ensure(ctx, key, value, false)
+	return w.ensure(ctx, p, false)
 }
 
-// ensure makes the wire of a value. fresh means that there is probably none.
-func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fresh bool) error {
-	p, err := w.read(key, value)
-	if err != nil || p == nil {
-		return err
+// ensure makes the wire of a plan. fresh means that there is probably none.
+func (w *wires) ensure(ctx context.Context, p *wirePlan, fresh bool) error {
+	if p == nil {
+		return nil
 	}
 	w.changing.Lock()
 	defer w.changing.Unlock()
@@ -198,7 +196,7 @@ func (w *Wires) ensure(ctx context.Context, key string, value proto.Message, fre
 
 // checkFilter refuses a wire in a table of its own if the node checks the sources of all
 // links strictly. The check reads the main table, and would drop all that the pod sends.
-func (w *Wires) checkFilter(p *wirePlan) error {
+func (w *wires) checkFilter(p *wirePlan) error {
 	if !p.isolated() {
 		return nil
 	}
@@ -214,7 +212,7 @@ func (w *Wires) checkFilter(p *wirePlan) error {
 }
 
 // add makes a pair of links; the end in the pod's namespace is down.
-func (w *Wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) {
+func (w *wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) {
 	pod := ifinfo(0, 0, 0).
 		Text(unix.IFLA_IFNAME, p.podName).
 		U32(unix.IFLA_NET_NS_FD, uint32(ns.Fd())).
@@ -255,7 +253,7 @@ func (w *Wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) 
 
 // dress gives a new pair of links all that the plan has. After an error the wire is
 // detached.
-func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
+func (w *wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	w.remember(link.linkID, p) // before it is complete: damage after that is not missed
 	err := func() error {
 		s, err := ns.Dial()
@@ -286,7 +284,7 @@ func (w *Wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 // the background. It drops what the end that was set up first transmits before its carrier
 // is noticed. Since Linux 6.8 a request for the link does not return before that. The
 // kernel also drops what arrives for an IPv6 address before its local route is there.
-func (w *Wires) synchronize(pod *rtnl.Socket, p *wirePlan, link hostLink) error {
+func (w *wires) synchronize(pod *rtnl.Socket, p *wirePlan, link hostLink) error {
 	if _, _, err := getLink(pod, p.podName); err != nil {
 		return fmt.Errorf("in %s: %w", p.netns, err)
 	}
@@ -309,7 +307,7 @@ func (w *Wires) synchronize(pod *rtnl.Socket, p *wirePlan, link hostLink) error 
 
 // awaitLocal waits until the kernel takes packets for an address of the link with an index.
 // It ends with errLost if the link has lost the address: there will be no route then.
-func (w *Wires) awaitLocal(s *rtnl.Socket, o object, index uint32) error {
+func (w *wires) awaitLocal(s *rtnl.Socket, o object, index uint32) error {
 	a := o.prefix.Addr()
 	body := make(rtnl.Message, unix.SizeofRtMsg)
 	body[0], body[1] = familyOf(a), byte(a.BitLen())
@@ -340,7 +338,7 @@ func (w *Wires) awaitLocal(s *rtnl.Socket, o object, index uint32) error {
 }
 
 // lost reports whether a link that was there is gone.
-func (w *Wires) lost(link hostLink) bool {
+func (w *wires) lost(link hostLink) bool {
 	have, found, err := getLink(w.host, link.name)
 	return err == nil && (!found || have.index != link.index)
 }
@@ -390,7 +388,7 @@ func (p *wirePlan) podRequests(link hostLink) []*rtnl.Request {
 }
 
 // changeHost runs requests about the host end.
-func (w *Wires) changeHost(link hostLink, all []*rtnl.Request) error {
+func (w *wires) changeHost(link hostLink, all []*rtnl.Request) error {
 	if err := w.ns.Do(func() error { return ignoreRouters(link.name) }); err != nil {
 		return err
 	}
@@ -402,7 +400,7 @@ func (w *Wires) changeHost(link hostLink, all []*rtnl.Request) error {
 }
 
 // changePod runs requests about the pod's end.
-func (w *Wires) changePod(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket, all []*rtnl.Request) error {
+func (w *wires) changePod(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket, all []*rtnl.Request) error {
 	err := w.runWithIPv6(ns, s, p.podName, all)
 	if errors.Is(err, unix.EEXIST) {
 		if other := w.ownRoute(s, all); other != "" {
@@ -420,7 +418,7 @@ func (w *Wires) changePod(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket, all [
 
 // ownRoute returns the pod's end of another wire of ours that has the destination of a
 // route that is there already, "" if there is none.
-func (w *Wires) ownRoute(s *rtnl.Socket, all []*rtnl.Request) string {
+func (w *wires) ownRoute(s *rtnl.Socket, all []*rtnl.Request) string {
 	links, err := listLinks(s, vethKind)
 	if err != nil {
 		return ""
@@ -449,7 +447,7 @@ func (w *Wires) ownRoute(s *rtnl.Socket, all []*rtnl.Request) string {
 
 // runWithIPv6 runs requests, and repeats those that failed because IPv6 is turned off on
 // the link: the pod has an IPv6 address, so it is turned on there.
-func (w *Wires) runWithIPv6(ns *rtnl.Namespace, s *rtnl.Socket, link string, all []*rtnl.Request) error {
+func (w *wires) runWithIPv6(ns *rtnl.Namespace, s *rtnl.Socket, link string, all []*rtnl.Request) error {
 	err := s.Run(all)
 	off := func(r *rtnl.Request) bool { return r.Kind == unix.RTM_NEWADDR && errors.Is(r.Err, unix.EACCES) }
 	if !slices.ContainsFunc(all, off) {
@@ -466,7 +464,7 @@ func (w *Wires) runWithIPv6(ns *rtnl.Namespace, s *rtnl.Socket, link string, all
 // destinations. Those of our wires are replaced, and these wires are detached: the ledger
 // has given the address to the newer one, so the deletion of the older one has failed.
 // Those of other programs are errors.
-func (w *Wires) takeRoutes(link hostLink, all []*rtnl.Request) error {
+func (w *wires) takeRoutes(link hostLink, all []*rtnl.Request) error {
 	var again []*rtnl.Request
 	older, addresses := map[uint32]uint32{}, []netip.Addr{}
 	for _, r := range all {
@@ -503,7 +501,7 @@ func (w *Wires) takeRoutes(link hostLink, all []*rtnl.Request) error {
 
 // detachOlder detaches the wires among links, which have routing tables by index, and
 // removes the tracked connections of addresses.
-func (w *Wires) detachOlder(older map[uint32]uint32, addresses []netip.Addr) error {
+func (w *wires) detachOlder(older map[uint32]uint32, addresses []netip.Addr) error {
 	if len(older) == 0 {
 		return nil
 	}
@@ -527,11 +525,11 @@ func (w *Wires) detachOlder(older map[uint32]uint32, addresses []netip.Addr) err
 	return w.conntrack.remove(addresses)
 }
 
-// Delete detaches a wire: no packet from or to the pod passes any more. Before another wire
+// remove detaches a wire: no packet from or to the pod passes any more. Before another wire
 // gets one of its addresses, the connection tracking has no entry of that address. Sweep
 // removes the links.
-func (w *Wires) Delete(_ context.Context, key string, value proto.Message) error {
-	pod, ok := value.(*kv.PodNetwork)
+func (w *wires) remove(_ context.Context, key string, was southbound.Made[*wirePlan]) error {
+	pod, ok := was.Message.(*kv.PodNetwork)
 	if !ok || pod.GetWire() == nil {
 		return nil
 	}
@@ -571,7 +569,7 @@ func removeRulesOf(link linkID, table uint32) (all []*rtnl.Request) {
 // from it nor transmits to it; when the request returns, no packet is on its way. All that
 // the pod may do to its own end changes nothing. The gateway's IPv4 address stays on the link,
 // which does no harm: other wires have it too.
-func (w *Wires) detach(link linkID, key string, table uint32) error {
+func (w *wires) detach(link linkID, key string, table uint32) error {
 	w.mu.Lock()
 	delete(w.keys, link.index)
 	delete(w.named, link.name)
@@ -585,7 +583,7 @@ func (w *Wires) detach(link linkID, key string, table uint32) error {
 }
 
 // remember notes that a wire is made.
-func (w *Wires) remember(link linkID, p *wirePlan) {
+func (w *wires) remember(link linkID, p *wirePlan) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.keys[link.index], w.begun[p.key] = p.key, true
@@ -595,7 +593,7 @@ func (w *Wires) remember(link linkID, p *wirePlan) {
 }
 
 // noteChange makes Sweep wait.
-func (w *Wires) noteChange() {
+func (w *wires) noteChange() {
 	select {
 	case w.changed <- struct{}{}:
 	default:

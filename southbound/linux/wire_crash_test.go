@@ -38,10 +38,11 @@ func TestChangesUntilKilled(t *testing.T) {
 	if len(paths) == 0 {
 		t.Skip("only as a child process")
 	}
-	wires, err := NewWires(Options{Namespace: paths[0]})
+	made, err := newWires(Options{Namespace: paths[0]})
 	if err != nil {
 		t.Fatal(err)
 	}
+	wires := openWires{made.kind().Descriptor(), made}
 	l := &wireLab{Gomega: NewWithT(t), t: t, wires: wires}
 	fmt.Println("ready")
 	for {

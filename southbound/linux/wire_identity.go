@@ -23,12 +23,12 @@ func openPod(p *wirePlan) (*rtnl.Namespace, error) {
 }
 
 // identify returns the identity of an open namespace with a socket in it.
-func (w *Wires) identify(ns *rtnl.Namespace, s *rtnl.Socket) kv.NetNSID {
+func (w *wires) identify(ns *rtnl.Namespace, s *rtnl.Socket) kv.NetNSID {
 	return kv.NetNSID{Boot: w.opt.BootID, Dev: ns.ID().Device, Inode: ns.ID().Inode, Cookie: s.Cookie()}
 }
 
 // differs returns an error if an open namespace is certainly not the one of a plan.
-func (w *Wires) differs(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket) error {
+func (w *wires) differs(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket) error {
 	if have := w.identify(ns, s); have.IsNot(p.namespace) {
 		return fmt.Errorf("%w: %s names another network namespace by now: %s, not %s",
 			southbound.ErrGone, p.netns, have, p.namespace)
@@ -39,7 +39,7 @@ func (w *Wires) differs(p *wirePlan, ns *rtnl.Namespace, s *rtnl.Socket) error {
 // confirm returns an error unless an open namespace is the one of a plan. If the identities do
 // not tell, one of two facts does. The pod's link is the other end of ours, since a pair of
 // links ends with its namespace. Or the wire is made for the first time, right after the ADD.
-func (w *Wires) confirm(p *wirePlan, ns *rtnl.Namespace) error {
+func (w *wires) confirm(p *wirePlan, ns *rtnl.Namespace) error {
 	s, err := ns.Dial()
 	if err != nil {
 		return err

@@ -8,23 +8,17 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/cadastre/cadastre/internal/rtnl"
-	"github.com/cadastre/cadastre/southbound"
 )
-
-var _ southbound.Inspector = (*Wires)(nil)
 
 // ofNode distinguishes the host end in errors.
 const ofNode = "of the node"
 
-// Inspect compares a wire with the kernel, at both ends, and changes nothing. Its error
+// inspect compares a wire with the kernel, at both ends, and changes nothing. Its error
 // names each difference.
-func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) error {
-	p, err := w.read(key, value)
-	if err != nil || p == nil {
-		return err
+func (w *wires) inspect(ctx context.Context, _ string, p *wirePlan) error {
+	if p == nil {
+		return nil
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -54,7 +48,7 @@ func (w *Wires) Inspect(ctx context.Context, key string, value proto.Message) er
 
 // compare compares a plan with the host end of a wire, and then with the end of the pod. Its
 // error names each difference. s is a socket that no other goroutine uses.
-func (w *Wires) compare(s *rtnl.Socket, p *wirePlan, host hostLink, have *linkObjects) error {
+func (w *wires) compare(s *rtnl.Socket, p *wirePlan, host hostLink, have *linkObjects) error {
 	errs := []error{p.inspectLink(ofNode, host, p.hostMAC), p.differences(p.host, have).err(ofNode)}
 	switch {
 	case host.name != p.hostName:
@@ -75,7 +69,7 @@ func (w *Wires) compare(s *rtnl.Socket, p *wirePlan, host hostLink, have *linkOb
 }
 
 // comparePod compares a plan with the end of the pod. It reads into the memory of a socket.
-func (w *Wires) comparePod(memory *rtnl.Socket, p *wirePlan, host hostLink) error {
+func (w *wires) comparePod(memory *rtnl.Socket, p *wirePlan, host hostLink) error {
 	ns, err := openPod(p)
 	if err != nil {
 		return err

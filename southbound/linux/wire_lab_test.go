@@ -19,6 +19,7 @@ import (
 	"github.com/cadastre/cadastre/controller"
 	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 // namespaceAt returns the identity of the network namespace that a path names, nil if there is none.
@@ -33,7 +34,7 @@ func namespaceAt(path string) *kv.NetworkNamespace {
 		return nil
 	}
 	defer func() { _ = s.Close() }()
-	w := &Wires{opt: Options{}.withDefaults()}
+	w := &wires{opt: Options{}.withDefaults()}
 	return w.identify(ns, s).Message()
 }
 
@@ -42,7 +43,7 @@ type wireLab struct {
 	Gomega
 	t     testing.TB
 	host  *netlab.Namespace
-	wires *Wires
+	wires openWires
 	made  int
 }
 
@@ -80,14 +81,20 @@ func (l *wireLab) namespace() *netlab.Namespace {
 	return ns
 }
 
-// open opens another descriptor of the same node.
-func (l *wireLab) open(opt Options) *Wires {
+// openWires is the kind of wires, with what makes them.
+type openWires struct {
+	*southbound.Descriptor
+	*wires
+}
+
+// open opens another kind of the same node.
+func (l *wireLab) open(opt Options) openWires {
 	l.t.Helper()
 	opt.Namespace = l.host.Path()
-	w, err := NewWires(opt)
+	w, err := newWires(opt)
 	l.must(err)
-	l.t.Cleanup(func() { _ = w.Close() })
-	return w
+	l.t.Cleanup(func() { _ = w.close() })
+	return openWires{w.kind().Descriptor(), w}
 }
 
 // labPod is a pod with its value.

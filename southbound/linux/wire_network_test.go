@@ -26,9 +26,9 @@ import (
 )
 
 // networks opens the descriptor of networks of the lab's node.
-func (l *wireLab) networks() *Networks {
+func (l *wireLab) networks() *southbound.Descriptor {
 	l.t.Helper()
-	n, err := NewNetworks(Options{Namespace: l.host.Path()})
+	n, err := openNetworks(Options{Namespace: l.host.Path()})
 	l.must(err)
 	l.t.Cleanup(func() { _ = n.Close() })
 	return n
@@ -219,8 +219,13 @@ func TestNetworksAreRetrievedAndRemoved(t *testing.T) {
 	l.Expect(n.Validate("network/x", &kv.Network{Table: 255})).To(MatchError(ContainSubstring("table 255 belongs to the kernel")))
 	l.Expect(n.Validate("network/x", &kv.Egress{})).To(HaveOccurred())
 	p := l.podOf("blue", 1007, 1)
-	l.Expect(l.wires.Dependencies(p.key, p.value)).To(Equal([]string{"network/blue"}))
-	l.Expect(l.wires.Dependencies(p.key, l.pod().value)).To(BeEmpty())
+	needs := func(p *labPod) []string {
+		plan, err := l.wires.read(p.key, p.value)
+		l.must(err)
+		return plan.needs()
+	}
+	l.Expect(needs(p)).To(Equal([]string{"network/blue"}))
+	l.Expect(needs(l.pod())).To(BeEmpty())
 }
 
 // TestTheKernelsCheckOfSourcesIsRefusedForTables has rp_filter on, which would drop all

@@ -34,6 +34,7 @@ type wirePlan struct {
 	hostMAC   hardware
 	podMAC    hardware
 	table     uint32 // the main table if the value has none
+	network   string // with a table of its own; "": none
 	addresses []netip.Addr
 	host      objects // of the host end
 	pod       objects // of the pod's end
@@ -65,6 +66,8 @@ func readWire(key string, value proto.Message) (*wirePlan, error) {
 	}
 	if p.table == 0 {
 		p.table = unix.RT_TABLE_MAIN
+	} else {
+		p.network = wire.GetPool()
 	}
 	if err := p.checkNames(); err != nil {
 		return nil, err
@@ -84,12 +87,20 @@ func readWire(key string, value proto.Message) (*wirePlan, error) {
 }
 
 // read returns the plan of a value, nil if the value has no wire.
-func (w *Wires) read(key string, value proto.Message) (*wirePlan, error) {
+func (w *wires) read(key string, value proto.Message) (*wirePlan, error) {
 	p, err := readWire(key, value)
 	if err == nil && p != nil && w.opt.BareHostEnds {
 		p.bareHostEnd()
 	}
 	return p, err
+}
+
+// needs returns the network of a pod that is not in the main table.
+func (p *wirePlan) needs() []string {
+	if p == nil || p.network == "" {
+		return nil
+	}
+	return []string{kv.SinkNetworkPrefix + p.network}
 }
 
 // bareHostEnd takes from the plan what another switch has at the host end. The pod still sends

@@ -13,27 +13,24 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 // unknownPrefix begins the keys of what a crash has left, and of no wanted value: links of
 // ours that have no alias yet, and rules of links that are gone.
 const unknownPrefix = kv.SinkPodPrefix + "link/"
 
-// Retrieve returns the wires that are made. One that is complete is returned as wanted; of
+// retrieve returns the wires that are made. One that is complete is returned as wanted; of
 // an incomplete one, and of one that is not wanted, only the host end and the addresses are
 // returned. A wanted value without a wire is returned as it is.
-func (w *Wires) Retrieve(ctx context.Context, wanted []controller.Value) ([]controller.Value, error) {
+func (w *wires) retrieve(ctx context.Context, wanted []southbound.Wanted[*wirePlan]) ([]controller.Value, error) {
 	var all []controller.Value
 	plans, messages := map[string]*wirePlan{}, map[string]controller.Value{}
 	byName := map[string]string{}
 	for _, v := range wanted {
-		p, err := w.read(v.Key, v.Message)
-		switch {
-		case err != nil: // its link, if there is one, differs from the value
-		case p == nil:
-			messages[v.Key] = v
-		default:
-			plans[v.Key], messages[v.Key], byName[p.hostName] = p, v, v.Key
+		messages[v.Key] = controller.Value{Key: v.Key, Message: v.Message}
+		if p := v.Plan; p != nil {
+			plans[v.Key], byName[p.hostName] = p, v.Key
 		}
 	}
 	s, err := w.ns.Dial() // many reads: a change that is made meanwhile need not wait

@@ -246,7 +246,7 @@ func namespaceID(s *rtnl.Socket, fd int) (int32, error) {
 
 // find returns the host end of the wire of a plan, which may be incomplete. If there is
 // none, find removes links of ours that are in the way and returns no link.
-func (w *Wires) find(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
+func (w *wires) find(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
 	nsid, err := namespaceID(w.host, ns.Fd())
 	if err != nil {
 		return hostLink{}, err
@@ -282,7 +282,7 @@ func (w *Wires) find(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
 }
 
 // podEnd returns the link in the pod's namespace that has the name of the plan.
-func (w *Wires) podEnd(p *wirePlan, ns *rtnl.Namespace) (link hostLink, found bool, err error) {
+func (w *wires) podEnd(p *wirePlan, ns *rtnl.Namespace) (link hostLink, found bool, err error) {
 	s, err := ns.Dial()
 	if err != nil {
 		return hostLink{}, false, err
@@ -292,7 +292,7 @@ func (w *Wires) podEnd(p *wirePlan, ns *rtnl.Namespace) (link hostLink, found bo
 }
 
 // removeNow removes a pair of links at once.
-func (w *Wires) removeNow(link hostLink) error {
+func (w *wires) removeNow(link hostLink) error {
 	return w.host.Run([]*rtnl.Request{{
 		What:  "remove the older link " + link.name,
 		Kind:  unix.RTM_DELLINK,
@@ -303,7 +303,7 @@ func (w *Wires) removeNow(link hostLink) error {
 
 // repair makes a wire that is there like its plan. The attributes of a link come first: a
 // change of its MAC removes its neighbours, and one that is set up has no IPv6 addresses.
-func (w *Wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
+func (w *wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	w.remember(link.linkID, p)
 	if err := w.host.Run(p.hostRequests(link)); err != nil {
 		return err

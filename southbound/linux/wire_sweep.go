@@ -26,11 +26,11 @@ const (
 	sweepPatience = time.Second
 )
 
-// Sweep removes the tracked connections that Delete has left, in one go. It waits until no
+// sweep removes the tracked connections that Delete has left, in one go. It waits until no
 // wire is made or detached for a moment, and removes a batch of
 // detached links. The kernel waits about 20 ms for each request that removes links, and
 // little more for twenty than for one.
-func (w *Wires) Sweep(ctx context.Context) (more bool, err error) {
+func (w *wires) sweep(ctx context.Context) (more bool, err error) {
 	links, err := listLinks(w.sweeper, vethKind)
 	all := detachedLinks(links)
 	if err == nil && len(all) > 0 {
@@ -95,7 +95,7 @@ func removeBatch(s *rtnl.Socket, part, all []hostLink) error {
 }
 
 // pause waits until nothing has changed for sweepPause, or for sweepPatience.
-func (w *Wires) pause(ctx context.Context) error {
+func (w *wires) pause(ctx context.Context) error {
 	enough := w.opt.After(sweepPatience)
 	for {
 		select {

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls changed for each wire whose host end loses an object, and for all wires after
+// watch calls changed for each wire whose host end loses an object, and for all wires after
 // each slowComparison. It finds changes inside of the pods' namespaces.
-func (w *Wires) Watch(ctx context.Context, changed func(key string)) error {
+func (w *wires) watch(ctx context.Context, changed func(key string)) error {
 	return w.opt.monitor.follow(ctx, changed, watch{damaged: w.damaged, slowly: true, late: true})
 }
 
 // damaged returns the key of the wire that an announcement is about. The removal of an object
 // counts, not the making of one: this process makes them. A link counts if it is down.
-func (w *Wires) damaged(a announcement) (key string, is bool) {
+func (w *wires) damaged(a announcement) (key string, is bool) {
 	switch {
 	case a.kind == unix.RTM_DELLINK, a.kind == unix.RTM_NEWLINK && a.link.wentDown:
 		key = w.keyOf(a.link.index)
@@ -31,14 +31,14 @@ func (w *Wires) damaged(a announcement) (key string, is bool) {
 }
 
 // keyOf returns the key of the wire whose host end has an index, "" if there is none.
-func (w *Wires) keyOf(index uint32) string {
+func (w *wires) keyOf(index uint32) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.keys[index]
 }
 
 // keyOfRule returns the key of the wire with rules for a link, "" if there is none.
-func (w *Wires) keyOfRule(link string) string {
+func (w *wires) keyOfRule(link string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.named[link]

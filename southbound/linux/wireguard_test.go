@@ -30,8 +30,8 @@ import (
 type wireguardNode struct {
 	*labNode
 	link    *wireguard
-	node    *nodeDescriptor
-	tunnels *tunnels
+	node    *southbound.Descriptor
+	tunnels *southbound.Descriptor
 }
 
 // wireguardKey returns a private key for a node.
@@ -53,8 +53,8 @@ func newWireguardNode(t testing.TB, n *labNode) *wireguardNode {
 	return &wireguardNode{
 		labNode: n,
 		link:    w,
-		node:    &nodeDescriptor{host: w.host, parts: []nodePart{w}},
-		tunnels: &tunnels{host: w.host, peers: map[kv.Transport]tunnelPeers{kv.Transport_WIREGUARD: newWireguardPeers(w)}},
+		node:    (&ownNode{host: w.host, parts: []nodePart{w}}).kind().Descriptor(),
+		tunnels: (&tunnels{host: w.host, peers: map[kv.Transport]tunnelPeers{kv.Transport_WIREGUARD: newWireguardPeers(w)}}).kind().Descriptor(),
 	}
 }
 
@@ -279,7 +279,7 @@ func TestWireguardNamesWhatIsInTheWay(t *testing.T) {
 
 	first, second := newWireguardNode(t, lab.nodes[1]), newWireguardNode(t, lab.nodes[1])
 	first.join()
-	err = second.node.parts[0].create(second.network(kv.Transport_WIREGUARD))
+	err = second.link.create(second.network(kv.Transport_WIREGUARD))
 	g.Expect(err).To(MatchError(unix.EBUSY))
 	g.Expect(err).To(MatchError(ContainSubstring("another agent")))
 	g.Expect(first.link.device.works()).To(BeTrue())

@@ -28,7 +28,7 @@ func main() {
 }
 
 func wire(netns string) error {
-	wires, err := linux.NewWires(linux.Options{})
+	wires, err := linux.Wires(linux.Options{})
 	if err != nil {
 		return err
 	}

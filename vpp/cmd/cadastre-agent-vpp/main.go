@@ -36,7 +36,7 @@ func main() {
 	os.Exit(code)
 }
 
-func open(_ context.Context, env agent.DataplaneEnvironment) ([]southbound.Descriptor, error) {
+func open(_ context.Context, env agent.DataplaneEnvironment) ([]*southbound.Descriptor, error) {
 	conf, node := env.Conf.Cadastre.VPP, env.Conf.VPPNode(env.Node)
 	return vpp.Descriptors(vpp.Options{
 		Socket: conf.Socket,
