@@ -51,7 +51,7 @@ func (s *Scheduler) isWaiting(it *item) bool { return s.away != nil && it.kind !
 
 // await leaves an item until the data plane is back.
 func (r *run) await(it *item) {
-	if it.err != nil || it.retry != nil {
+	if it.err != nil {
 		r.touch(it)
 		it.err = nil
 		r.s.setRetry(it, nil)

@@ -166,6 +166,23 @@ func (noted) Retrieve(context.Context, []controller.Value) ([]controller.Value, 
 	return nil, nil
 }
 
+// A value whose owner has ended is neither made nor failed: it waits for its release.
+func TestAValueWithoutOwnerWaitsForItsRelease(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	s := New(Options{}, w.parts()...)
+	w.fault = func(op, _ string) error {
+		if op == "create" {
+			return fmt.Errorf("%w: no such namespace", ErrGone)
+		}
+		return nil
+	}
+	g.Expect(s.Commit(t.Context(), update(is("a/1", "x")))).To(Succeed())
+	g.Expect(s.Status()).To(Equal(Status{Pending: []Pending{{"a/1", []string{"its release: its owner has ended: no such namespace"}}}}))
+	g.Expect(s.Commit(t.Context(), reverting(is("a/2", "x")))).To(MatchError(ErrGone), "an ADD is told")
+	g.Expect(s.Commit(t.Context(), update(is("a/1", "")))).To(Succeed())
+	g.Expect(s.Status()).To(Equal(Status{}))
+}
+
 func TestInspect(t *testing.T) {
 	g, w := NewWithT(t), newWorld()
 	s := New(Options{}, w.parts()...)
