@@ -221,6 +221,9 @@ func (r *run) make(it *item, v *value) error {
 	if err := r.blocked(it); err != nil {
 		return err
 	}
+	if !v.isRead {
+		return errDescribed
+	}
 	operation := "update"
 	if it.made == nil || it.doubt != sure {
 		operation = "create"
@@ -419,6 +422,9 @@ func (r *run) fail(it *item, err error) {
 // errUnknown is the reason why a failed change of a value in doubt is not undone.
 var errUnknown = errors.New("what was made before it is not known")
 
+// errDescribed is the reason why a change of what was only found is not undone.
+var errDescribed = errors.New("what was there before it is not a value")
+
 // undo undoes all steps in the opposite order, and restores what was wanted. It does not
 // end with the context. It does not put back values that were not wanted before either.
 func (r *run) undo() error {
@@ -482,6 +488,9 @@ func (r *run) undoAway(ctx context.Context, st step) {
 // undoStep undoes a step. After a step that could not be undone, those that need it fail.
 func (r *run) undoStep(ctx context.Context, st step) error {
 	it := st.it
+	if st.before != nil && !st.before.isRead {
+		return errDescribed
+	}
 	for _, key := range it.dependencies(st.before) {
 		if d := r.s.items[key]; d == nil || !d.ready() || d.doubt == broken {
 			return fmt.Errorf("%s is not made", key)

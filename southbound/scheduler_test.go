@@ -166,6 +166,29 @@ func (noted) Retrieve(context.Context, []controller.Value) ([]controller.Value, 
 	return nil, nil
 }
 
+// What is found and is no value cannot be put back: it is named as remaining.
+func TestADescriptionIsNotPutBack(t *testing.T) {
+	g, w := NewWithT(t), newWorld()
+	w.values["a/1"] = "bad"
+	s := New(Options{}, w.parts()...)
+	w.fault = func(op, key string) error {
+		if op == "create" && key == "c/1" {
+			return errInjected
+		}
+		return nil
+	}
+	txn := resync(is("a/1", "x"), is("c/1", "z"))
+	txn.RevertOnFailure = true
+	err := s.Commit(t.Context(), txn)
+	remains, is := errors.AsType[*controller.RemainError](err)
+	g.Expect(is).To(BeTrue())
+	g.Expect(remains.Key).To(Equal("a/1"))
+	g.Expect(err).To(MatchError(And(ContainSubstring("not a value"), Not(ContainSubstring("panic")))))
+	w.fault = nil
+	g.Expect(s.Commit(t.Context(), resync())).To(Succeed())
+	g.Expect(w.values).To(BeEmpty())
+}
+
 // A value whose owner has ended is neither made nor failed: it waits for its release.
 func TestAValueWithoutOwnerWaitsForItsRelease(t *testing.T) {
 	g, w := NewWithT(t), newWorld()
