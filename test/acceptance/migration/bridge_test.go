@@ -24,6 +24,7 @@ import (
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
+	"github.com/cadastre/cadastre/southbound"
 	"github.com/cadastre/cadastre/southbound/linux"
 )
 
@@ -35,7 +36,7 @@ type node struct {
 	Gomega
 	t     *testing.T
 	host  *netlab.Namespace
-	wires *linux.Wires
+	wires *southbound.Descriptor
 }
 
 func newNode(t *testing.T) *node {
@@ -50,7 +51,7 @@ func newNode(t *testing.T) *node {
 	}
 	n := &node{Gomega: NewWithT(t), t: t}
 	n.host = n.namespace()
-	wires, err := linux.NewWires(linux.Options{Namespace: n.host.Path()})
+	wires, err := linux.Wires(linux.Options{Namespace: n.host.Path()})
 	n.Expect(err).NotTo(HaveOccurred())
 	n.wires = wires
 	t.Cleanup(func() { n.Expect(wires.Close()).To(Succeed()) })
