@@ -7,13 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/internal/rtnl"
@@ -36,40 +33,23 @@ type UnderlayOptions struct {
 	NodeIPs   []netip.Addr   // addresses of the Node object; the first on a link counts
 }
 
-const (
-	// ownAlias begins the alias of each link that this package makes.
-	ownAlias = "cadastre:"
-	// answerTimeout bounds the wait for each answer of the kernel.
-	answerTimeout = 10 * time.Second
-	// readTries limits the attempts of a read while the kernel's state changes.
-	readTries = 10
-	// defaultMTU is that of a node whose underlay address is on the loopback link and
-	// which has no default route.
-	defaultMTU = 1500
-)
+// defaultMTU is that of a node whose underlay address is on the loopback link and which has
+// no default route.
+const defaultMTU = 1500
 
 // ReadUnderlay reads the underlay from the kernel. It changes nothing and needs no rights
 // in the caller's namespace. The error names what was looked for and what the links have.
 func ReadUnderlay(ctx context.Context, opt UnderlayOptions) (u Underlay, err error) {
-	err = rtnl.Within(opt.Namespace, func() error {
-		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
-		if err := handle.SetSocketTimeout(answerTimeout); err != nil {
-			return err
-		}
-		for range readTries {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
+	if err = context.Cause(ctx); err == nil {
+		err = rtnl.Within(opt.Namespace, func() error {
+			socket, err := rtnl.Dial(unix.NETLINK_ROUTE)
+			if err != nil {
+				return err
 			}
-			if u, err = readUnderlay(handle, opt); !errors.Is(err, netlink.ErrDumpInterrupted) {
-				break
-			}
-		}
-		return err
-	})
+			u, err = readUnderlay(socket, opt)
+			return errors.Join(err, socket.Close())
+		})
+	}
 	if err != nil {
 		return Underlay{}, fmt.Errorf("find this node's underlay addresses: %w", err)
 	}
@@ -78,7 +58,7 @@ func ReadUnderlay(ctx context.Context, opt UnderlayOptions) (u Underlay, err err
 
 // nic is a link with its addresses.
 type nic struct {
-	netlink.LinkAttrs
+	hostLink
 	addresses []netip.Addr // usable for packets of other nodes, in the kernel's order
 }
 
@@ -90,15 +70,15 @@ type hostLinks struct {
 
 // defaultPath is the preferred default route of a family.
 type defaultPath struct {
-	link   int
+	link   uint32
 	source netip.Addr // zero: the kernel chooses
-	metric int
+	metric uint32
 }
 
-func readUnderlay(handle *netlink.Handle, opt UnderlayOptions) (Underlay, error) {
-	links, err := readLinks(handle)
+func readUnderlay(socket *rtnl.Socket, opt UnderlayOptions) (Underlay, error) {
+	links, err := readLinks(socket)
 	if err == nil && links.needDefaults(opt) {
-		err = links.readDefaults(handle)
+		err = links.readDefaults(socket)
 	}
 	if err != nil {
 		return Underlay{}, err
@@ -111,7 +91,7 @@ func readUnderlay(handle *netlink.Handle, opt UnderlayOptions) (Underlay, error)
 		}
 		mtu := links.mtu(n, is4)
 		if len(u.Addresses) == 0 {
-			u.Link, u.MTU = n.Name, mtu
+			u.Link, u.MTU = n.name, mtu
 		}
 		u.Addresses, u.MTU = append(u.Addresses, a), min(u.MTU, mtu)
 	}
@@ -122,73 +102,75 @@ func readUnderlay(handle *netlink.Handle, opt UnderlayOptions) (Underlay, error)
 }
 
 // readLinks reads links and addresses.
-func readLinks(handle *netlink.Handle) (*hostLinks, error) {
-	links, err := handle.LinkList()
+func readLinks(socket *rtnl.Socket) (*hostLinks, error) {
+	links, err := listLinks(socket, "")
 	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
+		return nil, err
 	}
-	addresses, err := handle.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	byLink := map[int][]netip.Addr{}
-	for _, a := range addresses {
-		if ip, ok := usable(a); ok {
-			byLink[a.LinkIndex] = append(byLink[a.LinkIndex], ip)
+	var byLink map[uint32][]netip.Addr
+	reset := func() { byLink = map[uint32][]netip.Addr{} }
+	body := make(rtnl.Message, unix.SizeofIfAddrmsg)
+	err = socket.Dump("addresses", unix.RTM_GETADDR, body, reset, func(b []byte) {
+		// Addresses of other families cannot be decoded.
+		if a, err := rtnl.DecodeAddress(b); err == nil && usable(a) {
+			byLink[a.Link] = append(byLink[a.Link], a.Prefix.Addr())
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	h := &hostLinks{defaults: map[bool]defaultPath{}}
 	for _, l := range links {
-		if a := l.Attrs(); !strings.HasPrefix(a.Alias, ownAlias) {
-			h.nics = append(h.nics, nic{*a, byLink[a.Index]})
+		if !strings.HasPrefix(l.alias, aliasPrefix) {
+			h.nics = append(h.nics, nic{l, byLink[l.index]})
 		}
 	}
 	return h, nil
 }
 
 // needDefaults reports whether the choice may depend on the default routes. To list them
-// the kernel lists all routes.
+// the kernel lists all routes of the main table.
 func (h *hostLinks) needDefaults(opt UnderlayOptions) bool {
 	return len(opt.NodeIPs) == 0 && opt.Interface == "" && len(opt.CIDRs) == 0 ||
-		slices.ContainsFunc(h.nics, func(n nic) bool { return n.Flags&net.FlagLoopback != 0 && len(n.addresses) > 0 })
+		slices.ContainsFunc(h.nics, func(n nic) bool { return n.index == loopback && len(n.addresses) > 0 })
 }
 
-func (h *hostLinks) readDefaults(handle *netlink.Handle) error {
-	for family, is4 := range map[int]bool{netlink.FAMILY_V4: true, netlink.FAMILY_V6: false} {
-		routes, err := handle.RouteListFiltered(family, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
-		if err != nil {
-			return fmt.Errorf("list default routes: %w", err)
-		}
-		for _, r := range routes {
-			h.noteDefault(r, is4)
+func (h *hostLinks) readDefaults(socket *rtnl.Socket) error {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		body := make(rtnl.Message, unix.SizeofRtMsg)
+		body[0], body[7] = family, unix.RTN_UNICAST
+		body = body.U32(unix.RTA_TABLE, unix.RT_TABLE_MAIN)
+		reset := func() { delete(h.defaults, family == unix.AF_INET) }
+		err := socket.Dump("default routes", unix.RTM_GETROUTE, body, reset, func(b []byte) {
+			if r, err := rtnl.DecodeRoute(b); err == nil && r.Dst.Bits() == 0 {
+				h.noteDefault(r)
+			}
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) { // a node without IPv4 routes has no such table
+			return err
 		}
 	}
 	return nil
 }
 
-// usable returns an address that packets of other nodes can have as destination: of global
+// usable reports whether packets of other nodes can have an address as destination: of global
 // scope, permanent or of a lease, not deprecated, not a temporary one of privacy extensions.
-func usable(a netlink.Addr) (netip.Addr, bool) {
+func usable(a rtnl.Address) bool {
 	const unfit = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED
-	ip, ok := netip.AddrFromSlice(a.IP)
-	ip = ip.Unmap()
+	ip := a.Prefix.Addr()
 	temporary := ip.Is6() && a.Flags&unix.IFA_F_SECONDARY != 0
-	fit := ok && a.Flags&unfit == 0 && !temporary
-	return ip, fit && ip.IsGlobalUnicast()
+	return a.Flags&unfit == 0 && !temporary && ip.IsGlobalUnicast()
 }
 
 // noteDefault notes a default route if it is the preferred one of its family so far.
-func (h *hostLinks) noteDefault(r netlink.Route, is4 bool) {
-	if r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.Type != unix.RTN_UNICAST || r.Table != unix.RT_TABLE_MAIN {
-		return
+func (h *hostLinks) noteDefault(r rtnl.Route) {
+	is4 := r.Family == unix.AF_INET
+	link := r.Link
+	if len(r.Hops) > 0 {
+		link = r.Hops[0].Link
 	}
-	link := r.LinkIndex
-	if link == 0 && len(r.MultiPath) > 0 {
-		link = r.MultiPath[0].LinkIndex
-	}
-	source, _ := netip.AddrFromSlice(r.Src)
-	if have, known := h.defaults[is4]; !known || r.Priority < have.metric {
-		h.defaults[is4] = defaultPath{link, source.Unmap(), r.Priority}
+	if have, known := h.defaults[is4]; !known || r.Metric < have.metric {
+		h.defaults[is4] = defaultPath{link, r.Source, r.Metric}
 	}
 }
 
@@ -202,7 +184,7 @@ func (h *hostLinks) choose(opt UnderlayOptions, is4 bool) (netip.Addr, *nic) {
 		wanted = wanted.Unmap()
 		for i := range h.nics {
 			n := &h.nics[i]
-			named := opt.Interface == "" || opt.Interface == n.Name
+			named := opt.Interface == "" || opt.Interface == n.name
 			if fits(wanted) && named && slices.Contains(n.addresses, wanted) {
 				return wanted, n
 			}
@@ -216,7 +198,7 @@ func (h *hostLinks) choose(opt UnderlayOptions, is4 bool) (netip.Addr, *nic) {
 	}
 	for i := range h.nics {
 		n := &h.nics[i]
-		if opt.Interface != "" && opt.Interface != n.Name {
+		if opt.Interface != "" && opt.Interface != n.name {
 			continue
 		}
 		if k := slices.IndexFunc(n.addresses, fits); k >= 0 {
@@ -241,7 +223,7 @@ func (h *hostLinks) onDefault(is4 bool) (netip.Addr, *nic) {
 	}
 	for i := range h.nics {
 		n := &h.nics[i]
-		if n.Index != route.link {
+		if n.index != route.link {
 			continue
 		}
 		if k := slices.IndexFunc(n.addresses, func(a netip.Addr) bool { return a.Is4() == is4 }); k >= 0 {
@@ -254,13 +236,13 @@ func (h *hostLinks) onDefault(is4 bool) (netip.Addr, *nic) {
 // mtu returns the MTU of the link that packets from an address of n leave by: n, or for an
 // address of the loopback link that of the default route.
 func (h *hostLinks) mtu(n *nic, is4 bool) int {
-	if n.Flags&net.FlagLoopback == 0 {
-		return n.MTU
+	if n.index != loopback {
+		return int(n.mtu)
 	}
 	if route, ok := h.defaults[is4]; ok {
 		for i := range h.nics {
-			if h.nics[i].Index == route.link {
-				return h.nics[i].MTU
+			if h.nics[i].index == route.link {
+				return int(h.nics[i].mtu)
 			}
 		}
 	}
@@ -296,7 +278,7 @@ func (h *hostLinks) String() string {
 	var all []string
 	for i := range h.nics {
 		if n := &h.nics[i]; len(n.addresses) > 0 {
-			all = append(all, n.Name+" "+joined(n.addresses))
+			all = append(all, n.name+" "+joined(n.addresses))
 		}
 	}
 	if len(all) == 0 {

@@ -5,12 +5,16 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/internal/testkit/netlab"
 )
@@ -181,8 +185,51 @@ func TestUnderlayOfDefaultRoutes(t *testing.T) {
 		return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway, Src: source, Priority: 50})
 	})
 	m.Expect(m.underlay(UnderlayOptions{})).To(Equal("[10.200.0.8] eth1 1300"))
+	all := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	m.do(func() error { // neither leads packets to other nodes
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		gateway := netip.MustParseAddr("203.0.113.1").AsSlice()
+		return errors.Join(
+			netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway, Priority: 1, Table: 100}),
+			netlink.RouteAdd(&netlink.Route{Dst: all, Type: unix.RTN_UNREACHABLE, Priority: 2}),
+		)
+	})
+	m.Expect(m.underlay(UnderlayOptions{})).To(Equal("[10.200.0.8] eth1 1300"))
 	m.do(func() error { return address("lo", "198.51.100.7/32") })
 	m.Expect(m.underlay(nodeIPs("198.51.100.7"))).To(Equal("[198.51.100.7] lo 1300"))
+	m.do(func() error { // a route with two next hops
+		first, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		second, err := netlink.LinkByName("eth1")
+		if err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{Dst: all, Priority: 10, MultiPath: []*netlink.NexthopInfo{
+			{LinkIndex: first.Attrs().Index, Gw: netip.MustParseAddr("203.0.113.1").AsSlice()},
+			{LinkIndex: second.Attrs().Index, Gw: netip.MustParseAddr("10.200.0.1").AsSlice()},
+		}})
+	})
+	m.Expect(m.underlay(UnderlayOptions{})).To(Equal("[203.0.113.7] eth0 1500"))
+}
+
+// A namespace in which no link was ever up has no table of routes.
+func TestANamespaceWithoutTablesHasNoUnderlay(t *testing.T) {
+	m := newMachine(t)
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			_, err = ReadUnderlay(context.Background(), UnderlayOptions{})
+		}
+		failed <- err
+	}()
+	m.Expect(<-failed).To(MatchError(ContainSubstring("no default route whose link has an address")))
 }
 
 func TestUnderlayAfterTheEnd(t *testing.T) {
