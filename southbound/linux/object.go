@@ -31,17 +31,18 @@ const (
 type objectKind uint8
 
 const (
-	addressObject   objectKind = iota + 1
-	neighbourObject            // permanent
-	routeObject                // through the link
-	closedObject               // a blackhole route of the last metric, of no link
-	rejectObject               // an unreachable route of the last metric, of no link
-	ruleObject                 // of packets that arrive through the link
-	sourceObject               // a rule of packets from an address, of no link
-	podsObject                 // the rule of packets to pods of this node, of no link
-	replyObject                // the rule of replies to connections to the node, of no link
-	localObject                // the rule of packets to a network of another program on the node, of no link
-	proxyObject                // a neighbour that the node answers for on the link
+	addressObject    objectKind = iota + 1
+	neighbourObject             // permanent
+	routeObject                 // through the link
+	closedObject                // a blackhole route of the last metric, of no link
+	rejectObject                // an unreachable route of the last metric, of no link
+	ruleObject                  // of packets that arrive through the link
+	sourceObject                // a rule of packets from an address, of no link
+	podsObject                  // the rule of packets to pods of this node, of no link
+	replyObject                 // the rule of replies to connections to the node, of no link
+	localObject                 // the rule of packets to a network of another program on the node, of no link
+	proxyObject                 // a neighbour that the node answers for on the link
+	forwardingObject            // a permanent entry of a VXLAN link: the node that has a MAC address
 )
 
 // hardware is an Ethernet address.
@@ -53,9 +54,9 @@ func (h hardware) String() string { return net.HardwareAddr(h[:]).String() }
 // identify it, so two objects are equal if they are the same object in the same state.
 type object struct {
 	kind    objectKind
-	prefix  netip.Prefix // address, destination, source; other rules have the default route of their family
+	prefix  netip.Prefix // address, destination, source, node; other rules have the default route of their family
 	gateway netip.Addr   // of a route; zero: the destination is on the link
-	mac     hardware     // of a neighbour
+	mac     hardware     // of a neighbour, or forwarded
 	table   uint32       // of a route or rule; 0: the rule rejects the packet
 	odd     bool         // in a form that no descriptor of this package makes, so no wanted object is
 }
@@ -72,6 +73,8 @@ func (o object) String() string {
 		return "address " + o.prefix.String()
 	case neighbourObject:
 		return fmt.Sprintf("neighbour %s at %s", o.prefix.Addr(), o.mac)
+	case forwardingObject:
+		return fmt.Sprintf("forwarding of %s to %s", o.mac, o.prefix.Addr())
 	case ruleObject, sourceObject, podsObject, replyObject, localObject:
 		return o.ruleText()
 	case proxyObject:
@@ -111,7 +114,7 @@ func (o object) add(link linkID) *rtnl.Request {
 	switch o.kind {
 	case addressObject:
 		r.Kind = unix.RTM_NEWADDR
-	case neighbourObject:
+	case neighbourObject, forwardingObject:
 		r.Kind, r.Flags = unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE
 	case routeObject, closedObject, rejectObject:
 		r.Kind, r.Allow = unix.RTM_NEWROUTE, nil // the route that is there may be a foreign one
@@ -133,14 +136,12 @@ func (o object) remove(link linkID) *rtnl.Request {
 	switch o.kind {
 	case addressObject:
 		r.Kind = unix.RTM_DELADDR
-	case neighbourObject:
+	case neighbourObject, proxyObject, forwardingObject:
 		r.Kind = unix.RTM_DELNEIGH
 	case routeObject, closedObject, rejectObject:
 		r.Kind = unix.RTM_DELROUTE
 	case ruleObject, sourceObject, podsObject, replyObject, localObject:
 		r.Kind = unix.RTM_DELRULE
-	case proxyObject:
-		r.Kind = unix.RTM_DELNEIGH
 	}
 	return r
 }
@@ -161,6 +162,12 @@ func (o object) body(link linkID) rtnl.Message {
 		binary.NativeEndian.PutUint32(m[4:], link.index)
 		binary.NativeEndian.PutUint16(m[8:], unix.NUD_PERMANENT)
 		return m.Attr(unix.NDA_DST, address).Attr(unix.NDA_LLADDR, o.mac[:]).U8(ndaProtocol, ownProtocol)
+	case forwardingObject:
+		m := make(rtnl.Message, sizeofNeighbour)
+		m[0], m[10] = unix.AF_BRIDGE, unix.NTF_SELF
+		binary.NativeEndian.PutUint32(m[4:], link.index)
+		binary.NativeEndian.PutUint16(m[8:], unix.NUD_PERMANENT|unix.NUD_NOARP)
+		return m.Attr(unix.NDA_DST, address).Attr(unix.NDA_LLADDR, o.mac[:])
 	case ruleObject, sourceObject, podsObject, replyObject, localObject:
 		return o.ruleBody(link)
 	case proxyObject:
@@ -232,6 +239,9 @@ func parseNeighbour(b []byte) (p parsed, ok bool) {
 	p.kind, p.index, p.ours = neighbourObject, n.Link, n.Protocol == ownProtocol
 	if n.Addr.IsValid() {
 		p.prefix = netip.PrefixFrom(n.Addr, n.Addr.BitLen())
+	}
+	if n.Family == unix.AF_BRIDGE {
+		p.kind = forwardingObject
 	}
 	if n.Flags&proxyFlag != 0 {
 		p.kind = proxyObject

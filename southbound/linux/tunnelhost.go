@@ -33,13 +33,19 @@ type tunnelHost struct {
 	namespace string // path, "": the process's
 	monitor   *monitor
 	kernel    *netlink.Handle
+	socket    *rtnl.Socket
 }
 
-// newTunnelHost opens a netlink socket in a namespace.
+// newTunnelHost opens netlink sockets in a namespace.
 func newTunnelHost(opt Options) (*tunnelHost, error) {
 	h := &tunnelHost{namespace: opt.Namespace, monitor: opt.withDefaults().monitor}
 	err := h.within(func() (err error) {
-		h.kernel, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		if h.socket, err = rtnl.Dial(unix.NETLINK_ROUTE); err != nil {
+			return err
+		}
+		if h.kernel, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+			err = errors.Join(err, h.socket.Close())
+		}
 		return err
 	})
 	if err != nil {
@@ -48,8 +54,11 @@ func newTunnelHost(opt Options) (*tunnelHost, error) {
 	return h, nil
 }
 
-// close closes the socket.
-func (h *tunnelHost) close() { h.kernel.Close() }
+// close closes the sockets.
+func (h *tunnelHost) close() {
+	h.kernel.Close()
+	_ = h.socket.Close()
+}
 
 // within calls f in the namespace of the host.
 func (h *tunnelHost) within(f func() error) error { return rtnl.Within(h.namespace, f) }

@@ -4,7 +4,7 @@
 package linux
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"maps"
 	"net"
@@ -12,74 +12,91 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
 	"github.com/cadastre/cadastre/controller"
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // vxlanPeers makes the ways to other nodes through the VXLAN link: one permanent
 // forwarding entry for each node, and one permanent neighbour for each of its addresses.
+// All permanent entries of the link are ours.
 type vxlanPeers struct {
 	host *tunnelHost
 	link *vxlan
 	vni  uint32 // of the link of a network; 0: the node's link
 
-	index int        // of the link that the entries are written to; 0: not known
+	index uint32     // of the link that the entries are written to; 0: not known
 	local netip.Addr // of that link
 
-	mu     sync.Mutex // because Watch reads what follows
-	at     int        // index of the link that has the entries
-	byMAC  map[string]vxlanEntry
-	byAddr map[netip.Addr]vxlanEntry
+	mu      sync.Mutex            // because Watch reads what follows
+	at      uint32                // index of the link that has the entries
+	entries map[object]vxlanEntry // by slot
 }
 
-// vxlanEntry holds what is written for one forwarding entry or neighbour.
+// vxlanEntry is an entry of the link, with the key of the value that has it.
 type vxlanEntry struct {
-	key string     // of the value that has it
-	dst netip.Addr // of a forwarding entry
-	mac string     // of a neighbour
+	object
+	key string
 }
 
 func newVXLANPeers(host *tunnelHost, link *vxlan) *vxlanPeers {
-	v := &vxlanPeers{host: host, link: link, byMAC: map[string]vxlanEntry{}, byAddr: map[netip.Addr]vxlanEntry{}}
+	v := &vxlanPeers{host: host, link: link, entries: map[object]vxlanEntry{}}
 	link.made = v.forget
 	return v
 }
 
-// vxlanPeer holds the entries of one other node.
-type vxlanPeer struct {
-	mac net.HardwareAddr
-	dst []netip.Addr // on the underlay; only entries of another program have several
-	ips []netip.Addr
+// slot returns what distinguishes an entry from the others of the link: the MAC address of
+// a forwarding entry, the IP address of a neighbour. The kernel has one entry for each.
+func slot(entry object) object {
+	if entry.kind == forwardingObject {
+		return object{kind: entry.kind, mac: entry.mac}
+	}
+	return object{kind: entry.kind, prefix: entry.prefix}
+}
+
+// peerEntries returns the entries of one other node.
+func peerEntries(mac hardware, destinations, ips []netip.Addr) (all []object) {
+	for _, a := range destinations {
+		all = append(all, object{kind: forwardingObject, prefix: whole(a), mac: mac})
+	}
+	for _, a := range ips {
+		all = append(all, object{kind: neighbourObject, prefix: whole(a), mac: mac})
+	}
+	return all
+}
+
+// peerMAC returns the MAC address of a value.
+func peerMAC(value *kv.NodeTunnel) (mac hardware) {
+	parsed, _ := net.ParseMAC(value.GetMac())
+	copy(mac[:], parsed)
+	return mac
 }
 
 // readVXLANPeer reads the entries of a value. Of the addresses on the underlay, the one of
 // the link's family is used.
-func readVXLANPeer(value *kv.NodeTunnel, local netip.Addr) (vxlanPeer, error) {
-	var p vxlanPeer
-	var err error
-	if p.mac, err = readMAC("mac", value.GetMac()); err != nil {
-		return vxlanPeer{}, err
+func readVXLANPeer(value *kv.NodeTunnel, local netip.Addr) ([]object, error) {
+	if _, err := readMAC("mac", value.GetMac()); err != nil {
+		return nil, err
 	}
-	if p.ips, err = readAddrs("vxlan_ips", value.GetVxlanIps()); err != nil {
-		return vxlanPeer{}, err
+	ips, err := readAddrs("vxlan_ips", value.GetVxlanIps())
+	if err != nil {
+		return nil, err
 	}
 	underlay, err := readAddrs("underlay", value.GetUnderlay())
 	if err != nil {
-		return vxlanPeer{}, err
+		return nil, err
 	}
 	for _, a := range underlay {
 		if a.Is4() == local.Is4() {
-			p.dst = []netip.Addr{a}
-			return p, nil
+			return peerEntries(peerMAC(value), []netip.Addr{a}, ips), nil
 		}
 	}
 	if len(underlay) == 0 {
-		return vxlanPeer{}, fmt.Errorf("underlay: want an address of node %q", value.GetNodeName())
+		return nil, fmt.Errorf("underlay: want an address of node %q", value.GetNodeName())
 	}
-	return vxlanPeer{}, fmt.Errorf(
+	return nil, fmt.Errorf(
 		"node %q has only %v on the underlay, and this node uses %s: want an address of that family on both nodes",
 		value.GetNodeName(),
 		underlay,
@@ -113,35 +130,11 @@ func (v *vxlanPeers) find() (present bool, err error) {
 		return false, err
 	}
 	local, _ := netip.AddrFromSlice(link.SrcAddr)
-	v.index, v.local = link.Index, local.Unmap()
+	v.index, v.local = uint32(link.Index), local.Unmap()
 	return true, nil
 }
 
-// forwarding returns the forwarding entry of a peer to one destination.
-func (v *vxlanPeers) forwarding(p vxlanPeer, dst netip.Addr) *netlink.Neigh {
-	return &netlink.Neigh{
-		LinkIndex:    v.index,
-		Family:       unix.AF_BRIDGE,
-		State:        netlink.NUD_PERMANENT | netlink.NUD_NOARP,
-		Flags:        netlink.NTF_SELF,
-		IP:           dst.AsSlice(),
-		HardwareAddr: p.mac,
-	}
-}
-
-// neighbour returns the neighbour of one address of a peer.
-func (v *vxlanPeers) neighbour(p vxlanPeer, ip netip.Addr) *netlink.Neigh {
-	return &netlink.Neigh{
-		LinkIndex:    v.index,
-		State:        netlink.NUD_PERMANENT,
-		Type:         unix.RTN_UNICAST,
-		IP:           ip.AsSlice(),
-		HardwareAddr: p.mac,
-	}
-}
-
 // set makes the entries of value; before is the value that was made, nil if there is none.
-// The kernel replaces an entry in one step, so that packets always find one.
 func (v *vxlanPeers) set(key string, before, value *kv.NodeTunnel) error {
 	present, err := v.find()
 	if err != nil {
@@ -150,75 +143,13 @@ func (v *vxlanPeers) set(key string, before, value *kv.NodeTunnel) error {
 	if !present {
 		return fmt.Errorf("link %s is missing", v.link.label())
 	}
-	p, err := readVXLANPeer(value, v.local)
+	want, err := readVXLANPeer(value, v.local)
 	if err != nil {
 		return err
 	}
-	old := v.former(before)
-	if err := v.write(key, p); err != nil {
-		return err
-	}
-	return v.erase(old.without(p))
-}
-
-// write makes the entries of a peer.
-func (v *vxlanPeers) write(key string, p vxlanPeer) error {
-	if len(p.dst) == 0 {
-		return nil
-	}
-	v.own(key, p)
-	if err := v.host.kernel.NeighSet(v.forwarding(p, p.dst[0])); err != nil {
-		v.forget()
-		return fmt.Errorf("forward %s to %s on %s: %w", p.mac, p.dst[0], v.link.label(), err)
-	}
-	for _, ip := range p.ips {
-		if err := v.host.kernel.NeighSet(v.neighbour(p, ip)); err != nil {
-			v.forget()
-			return fmt.Errorf("set neighbour %s with %s on %s: %w", ip, p.mac, v.link.label(), err)
-		}
-	}
-	return nil
-}
-
-// own records the entries of a value. The record is made before the entries, so that Watch
-// knows them.
-func (v *vxlanPeers) own(key string, p vxlanPeer) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.at = v.index
-	mac := p.mac.String()
-	if len(p.dst) > 0 {
-		v.byMAC[mac] = vxlanEntry{key: key, dst: p.dst[0]}
-	}
-	for _, ip := range p.ips {
-		v.byAddr[ip] = vxlanEntry{key: key, mac: mac}
-	}
-}
-
-// former returns the entries of a value that was made, or that Retrieve has found.
-func (v *vxlanPeers) former(value *kv.NodeTunnel) vxlanPeer {
-	var p vxlanPeer
-	p.mac, _ = net.ParseMAC(value.GetMac())
-	for _, text := range value.GetUnderlay() {
-		if a, err := netip.ParseAddr(text); err == nil && a.Is4() == v.local.Is4() {
-			p.dst = append(p.dst, a)
-		}
-	}
-	for _, text := range value.GetVxlanIps() {
-		if a, err := netip.ParseAddr(text); err == nil {
-			p.ips = append(p.ips, a)
-		}
-	}
-	return p
-}
-
-// without returns the entries of p that other does not have.
-func (p vxlanPeer) without(other vxlanPeer) vxlanPeer {
-	if slices.Equal(p.mac, other.mac) {
-		p.dst = slices.DeleteFunc(slices.Clone(p.dst), func(a netip.Addr) bool { return slices.Contains(other.dst, a) })
-	}
-	p.ips = slices.DeleteFunc(slices.Clone(p.ips), func(a netip.Addr) bool { return slices.Contains(other.ips, a) })
-	return p
+	v.own(key, want)
+	former := v.former(before)
+	return v.change(want, slices.DeleteFunc(former, func(o object) bool { return slices.Contains(want, o) }))
 }
 
 // remove removes the entries of a value.
@@ -227,91 +158,92 @@ func (v *vxlanPeers) remove(_ string, value *kv.NodeTunnel) error {
 	if err != nil || !present {
 		return err // without the link there are no entries
 	}
-	return v.erase(v.former(value))
+	return v.change(nil, v.former(value))
 }
 
-// erase removes the entries of a peer, except for neighbours that have got another MAC
-// address. Missing entries are not an error.
-func (v *vxlanPeers) erase(p vxlanPeer) error {
-	p = v.disown(p)
-	for _, ip := range p.ips {
-		err := v.host.kernel.NeighDel(v.neighbour(p, ip))
-		if err = v.unlessMissing(err); err != nil {
-			return fmt.Errorf("remove neighbour %s from %s: %w", ip, v.link.label(), err)
-		}
-		if v.index == 0 {
-			return nil // the entries went with the link
-		}
+// change adds entries and then removes others. The kernel replaces an entry in one step, so
+// that packets always find one.
+func (v *vxlanPeers) change(add, remove []object) error {
+	link := linkID{index: v.index}
+	var batch []*rtnl.Request
+	for _, o := range add {
+		batch = append(batch, o.add(link))
 	}
-	for _, dst := range p.dst {
-		err := v.host.kernel.NeighDel(v.forwarding(p, dst))
-		if err = v.unlessMissing(err); err != nil {
-			return fmt.Errorf("remove the forwarding of %s to %s from %s: %w", p.mac, dst, v.link.label(), err)
-		}
+	for _, o := range v.disown(remove) {
+		batch = append(batch, o.remove(link))
+	}
+	if err := v.host.socket.Run(batch); err != nil {
+		v.forget()
+		return fmt.Errorf("link %s: %w", v.link.label(), err)
 	}
 	return nil
 }
 
-// disown removes the records of entries, before Watch sees that they are gone. It returns
-// the entries without the neighbours of other MAC addresses.
-func (v *vxlanPeers) disown(p vxlanPeer) vxlanPeer {
+// own records the entries of a value. The record is made before the entries, so that Watch
+// knows them.
+func (v *vxlanPeers) own(key string, all []object) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	mac := p.mac.String()
-	if owned, known := v.byMAC[mac]; known && slices.Contains(p.dst, owned.dst) {
-		delete(v.byMAC, mac)
+	v.at = v.index
+	for _, o := range all {
+		v.entries[slot(o)] = vxlanEntry{o, key}
 	}
-	p.ips = slices.DeleteFunc(slices.Clone(p.ips), func(ip netip.Addr) bool {
-		owned, known := v.byAddr[ip]
-		if known && owned.mac != mac {
-			return true
+}
+
+// disown removes the records of entries, before Watch sees that they are gone. It returns
+// the entries without neighbours that have got another MAC address: the kernel removes a
+// neighbour whatever its MAC address is.
+func (v *vxlanPeers) disown(all []object) (rest []object) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, o := range all {
+		owned, known := v.entries[slot(o)]
+		other := known && owned.object != o
+		if !other {
+			delete(v.entries, slot(o))
 		}
-		delete(v.byAddr, ip)
-		return false
-	})
-	return p
-}
-
-// unlessMissing drops the errors about an entry, or a link, that is not there.
-func (v *vxlanPeers) unlessMissing(err error) error {
-	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
-		v.forget()
-		return nil
+		if !other || o.kind == forwardingObject {
+			rest = append(rest, o)
+		}
 	}
-	if errors.Is(err, unix.ENOENT) {
-		return nil
+	return rest
+}
+
+// former returns the entries of a value that was made, or that Retrieve has found.
+func (v *vxlanPeers) former(value *kv.NodeTunnel) []object {
+	var destinations, ips []netip.Addr
+	for _, text := range value.GetUnderlay() {
+		if a, err := netip.ParseAddr(text); err == nil && a.Is4() == v.local.Is4() {
+			destinations = append(destinations, a)
+		}
 	}
-	return err
+	for _, text := range value.GetVxlanIps() {
+		if a, err := netip.ParseAddr(text); err == nil {
+			ips = append(ips, a)
+		}
+	}
+	return peerEntries(peerMAC(value), destinations, ips)
 }
 
-// vxlanEntries holds the entries of the link, by MAC address.
-type vxlanEntries struct {
-	destinations map[string][]string
-	ips          map[string][]string
-}
-
-// list reads the entries of the link, with one dump for the forwarding entries and one for
-// the neighbours of each family.
-func (v *vxlanPeers) list() (vxlanEntries, error) {
-	found := vxlanEntries{map[string][]string{}, map[string][]string{}}
-	for _, family := range []uint8{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		entries, err := listAll(func() ([]netlink.Neigh, error) {
-			return v.host.kernel.NeighListExecute(netlink.Ndmsg{Family: family, Index: uint32(v.index)})
+// list reads the entries of the link by MAC address, with one dump for the forwarding
+// entries and one for the neighbours of each family.
+func (v *vxlanPeers) list() (map[hardware][]object, error) {
+	found := map[hardware][]object{}
+	for _, family := range []byte{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
+		var all []object
+		body := make(rtnl.Message, sizeofNeighbour)
+		body[0] = family
+		body = body.U32(unix.NDA_IFINDEX, v.index)
+		err := v.host.socket.Dump("entries", unix.RTM_GETNEIGH, body, func() { all = nil }, func(b []byte) {
+			if p, ok := parseNeighbour(b); ok && p.index == v.index {
+				all = append(all, p.object)
+			}
 		})
 		if err != nil {
-			return vxlanEntries{}, fmt.Errorf("list entries of %s: %w", v.link.label(), err)
+			return nil, fmt.Errorf("link %s: %w", v.link.label(), err)
 		}
-		for _, e := range entries {
-			ip, ok := netip.AddrFromSlice(e.IP)
-			if !ok || e.State&netlink.NUD_PERMANENT == 0 {
-				continue
-			}
-			into := found.ips
-			if family == unix.AF_BRIDGE {
-				into = found.destinations
-			}
-			mac := e.HardwareAddr.String()
-			into[mac] = append(into[mac], ip.Unmap().String())
+		for _, o := range all {
+			found[o.mac] = append(found[o.mac], o)
 		}
 	}
 	return found, nil
@@ -325,37 +257,39 @@ func (v *vxlanPeers) retrieve(wanted []controller.Value) ([]controller.Value, er
 	if err != nil {
 		return nil, err
 	}
-	var found vxlanEntries
+	var found map[hardware][]object
 	if present {
 		if found, err = v.list(); err != nil {
 			return nil, err
 		}
 	}
+	v.mu.Lock()
+	former := v.entries
+	v.entries = map[object]vxlanEntry{}
+	v.mu.Unlock()
 	var all []controller.Value
 	for _, w := range wanted {
 		value, ok := w.Message.(*kv.NodeTunnel)
 		if !ok || value.GetTransport() != kv.Transport_VXLAN || value.GetVni() != v.vni {
 			continue
 		}
-		if have := found.take(value, v.local); have != nil {
-			all = append(all, controller.Value{Key: w.Key, Message: have})
+		mac := peerMAC(value)
+		if have := found[mac]; len(have) > 0 {
+			v.own(w.Key, have)
+			all = append(all, controller.Value{Key: w.Key, Message: v.compared(value, have)})
+			delete(found, mac)
 		}
 	}
-	macs := maps.Clone(found.destinations)
-	maps.Copy(macs, found.ips)
-	for _, mac := range slices.Sorted(maps.Keys(macs)) {
-		all = append(all, controller.Value{
-			Key: v.stray(mac),
-			Message: &kv.NodeTunnel{
-				Transport: kv.Transport_VXLAN,
-				Vni:       v.vni,
-				Mac:       mac,
-				Underlay:  found.destinations[mac],
-				VxlanIps:  found.ips[mac],
-			},
-		})
+	order := func(x, y hardware) int { return bytes.Compare(x[:], y[:]) }
+	for _, mac := range slices.SortedFunc(maps.Keys(found), order) {
+		key := v.stray(mac.String())
+		all = append(all, controller.Value{Key: key, Message: v.describe(mac, found[mac])})
+		// Watch goes on with their former key: a caller may ask for some of the values only.
+		if owned, known := former[object{kind: forwardingObject, mac: mac}]; known {
+			key = owned.key
+		}
+		v.own(key, found[mac])
 	}
-	v.adopt(all)
 	return all, nil
 }
 
@@ -367,69 +301,42 @@ func (v *vxlanPeers) stray(mac string) string {
 	return kv.SinkTunnelPrefix + mac + "/" + v.link.label()
 }
 
-// adopt records the entries that were found. Those that belong to none of the wanted values
-// keep their former key: a caller may ask for some of the values only.
-func (v *vxlanPeers) adopt(all []controller.Value) {
-	v.mu.Lock()
-	former := v.byMAC
-	v.byMAC, v.byAddr = map[string]vxlanEntry{}, map[netip.Addr]vxlanEntry{}
-	v.mu.Unlock()
-	for _, one := range all {
-		p := v.former(one.Message.(*kv.NodeTunnel))
-		key := one.Key
-		if owned, known := former[p.mac.String()]; known && key == v.stray(p.mac.String()) {
-			key = owned.key
-		}
-		v.own(key, p)
-	}
-}
-
-// take removes the entries with the MAC address of a wanted value, and returns them as a
-// value. It returns the wanted one if they are as it says, and nil if there are none.
-func (e vxlanEntries) take(wanted *kv.NodeTunnel, local netip.Addr) *kv.NodeTunnel {
-	parsed, _ := net.ParseMAC(wanted.GetMac())
-	mac := parsed.String()
-	destinations, ips := e.destinations[mac], e.ips[mac]
-	if len(destinations) == 0 && len(ips) == 0 {
-		return nil
-	}
-	delete(e.destinations, mac)
-	delete(e.ips, mac)
-	p, err := readVXLANPeer(wanted, local)
-	if err == nil && sameAddrs(p.dst, destinations) && sameAddrs(p.ips, ips) {
+// compared returns the wanted value if the entries with its MAC address are as it says.
+// Otherwise it describes the entries.
+func (v *vxlanPeers) compared(wanted *kv.NodeTunnel, have []object) *kv.NodeTunnel {
+	want, err := readVXLANPeer(wanted, v.local)
+	missing := func(o object) bool { return !slices.Contains(have, o) }
+	if err == nil && len(want) == len(have) && !slices.ContainsFunc(want, missing) {
 		return wanted
 	}
-	return &kv.NodeTunnel{
-		NodeId:    wanted.GetNodeId(),
-		NodeName:  wanted.GetNodeName(),
-		Transport: kv.Transport_VXLAN,
-		Mac:       wanted.GetMac(),
-		Underlay:  destinations,
-		VxlanIps:  ips,
-		Subnets:   wanted.GetSubnets(),
-		Network:   wanted.GetNetwork(),
-		Vni:       wanted.GetVni(),
-	}
+	value := v.describe(peerMAC(wanted), have)
+	value.NodeId, value.NodeName = wanted.GetNodeId(), wanted.GetNodeName()
+	value.Mac, value.Subnets, value.Network = wanted.GetMac(), wanted.GetSubnets(), wanted.GetNetwork()
+	return value
 }
 
-// sameAddrs reports whether texts has the addresses of all, in any order.
-func sameAddrs(all []netip.Addr, texts []string) bool {
-	return len(all) == len(texts) &&
-		!slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(texts, a.String()) })
+// describe returns entries with one MAC address as a value.
+func (v *vxlanPeers) describe(mac hardware, have []object) *kv.NodeTunnel {
+	value := &kv.NodeTunnel{Transport: kv.Transport_VXLAN, Vni: v.vni, Mac: mac.String()}
+	for _, o := range have {
+		text := o.prefix.Addr().String()
+		if o.kind == forwardingObject {
+			value.Underlay = append(value.Underlay, text)
+		} else {
+			value.VxlanIps = append(value.VxlanIps, text)
+		}
+	}
+	return value
 }
 
 // damaged returns the key of the value whose entry has changed.
 func (v *vxlanPeers) damaged(a announcement) (key string, is bool) {
-	ip, mac, gone := a.object.prefix.Addr().Unmap(), a.object.mac.String(), a.kind == unix.RTM_DELNEIGH
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if int(a.object.index) != v.at || !ip.IsValid() {
+	if a.object.index != v.at || !a.object.prefix.IsValid() {
 		return "", false
 	}
-	if a.family == unix.AF_BRIDGE {
-		owned, known := v.byMAC[mac]
-		return owned.key, known && (gone || owned.dst != ip)
-	}
-	owned, known := v.byAddr[ip]
-	return owned.key, known && (gone || !a.usual || owned.mac != mac)
+	owned, known := v.entries[slot(a.object.object)]
+	gone := a.kind == unix.RTM_DELNEIGH
+	return owned.key, known && (gone || !a.usual || owned.object != a.object.object)
 }

@@ -20,8 +20,7 @@ const slowComparison = 20 * time.Second
 
 // announcement is a change of the node's network namespace that the kernel has announced.
 type announcement struct {
-	kind   uint16 // such as RTM_DELROUTE; those of nftables have the number of its subsystem
-	family byte
+	kind   uint16   // such as RTM_DELROUTE; those of nftables have the number of its subsystem
 	link   hostLink // of a link; of an address the index and the name of its link
 	object parsed   // an address, a neighbour, a route or a rule
 	usual  bool     // a value may have such an object
@@ -127,7 +126,7 @@ func (n linkNames) decode(kind uint16, body []byte) (a announcement, ok bool) {
 	if len(body) == 0 {
 		return a, false
 	}
-	a.kind, a.family = kind, body[0]
+	a.kind = kind
 	switch kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		a.link, ok = parseLink(body)

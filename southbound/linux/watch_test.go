@@ -140,6 +140,11 @@ func TestChangesOfTunnelsAreNoticed(t *testing.T) {
 	do(netlink.NeighDel, fdb) // announced behind these
 	seen.awaits(t, peer.tunnelKey(), "a forwarding was removed")
 	repair()
+	ages := *fdb
+	ages.State = netlink.NUD_REACHABLE
+	do(netlink.NeighSet, &ages)
+	seen.awaits(t, peer.tunnelKey(), "a forwarding is not permanent")
+	repair()
 	for _, ip := range []string{"192.168.30.2", "fd30::2"} {
 		do(netlink.NeighDel, &netlink.Neigh{LinkIndex: index, IP: net.ParseIP(ip)})
 		seen.awaits(t, peer.tunnelKey(), "a neighbour was removed")
