@@ -176,6 +176,32 @@ func TestChangesOfTunnelsAreNoticed(t *testing.T) {
 	}).WithTimeout(30 * time.Second).Should(Succeed())
 }
 
+// An agent that has started again watches the entries that it has found, also while a caller
+// asks for some of the values only.
+func TestChangesOfTunnelsOfAnEarlierAgentAreNoticed(t *testing.T) {
+	lab := newTunnelLab(t, 3)
+	earlier, peer, other := newVXLANNode(lab.nodes[0]), lab.nodes[1], lab.nodes[2]
+	earlier.join()
+	mac, err := net.ParseMAC(peer.mac())
+	lab.must(err)
+	fdb := &netlink.Neigh{
+		LinkIndex: earlier.linkIndex(vxlanName), Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF,
+		IP: net.ParseIP("10.99.2.2"), HardwareAddr: mac,
+	}
+	change := func() {
+		lab.must(earlier.net.Do(func() error { return netlink.NeighDel(fdb) }))
+		lab.must(earlier.tunnels.Create(t.Context(), peer.tunnelKey(), peer.tunnel(kv.Transport_VXLAN)))
+	}
+	n := newVXLANNode(lab.nodes[0])
+	first := value(peer.tunnelKey(), peer.tunnel(kv.Transport_VXLAN))
+	second := value(other.tunnelKey(), other.tunnel(kv.Transport_VXLAN))
+	equalValues(t, n.retrieveTunnels(first, second), first, second)
+	seen := watching(t, n.tunnels, peer.tunnelKey(), change)
+	n.retrieveTunnels(second)
+	change()
+	seen.awaits(t, peer.tunnelKey(), "a forwarding was removed after a look at another value")
+}
+
 func TestChangesOfOurTableAreNoticed(t *testing.T) {
 	lab := newEgressLab(t)
 	want := lab.value()
