@@ -11,9 +11,10 @@ import (
 
 // Settings of IFLA_INET6_CONF, which is an array.
 const (
-	inet6Conf       = 2 // IFLA_INET6_CONF
-	inet6Forwarding = 0 // DEVCONF_FORWARDING
-	inet6AcceptRA   = 3 // DEVCONF_ACCEPT_RA
+	inet6Conf       = 2  // IFLA_INET6_CONF
+	inet6Forwarding = 0  // DEVCONF_FORWARDING
+	inet6AcceptRA   = 3  // DEVCONF_ACCEPT_RA
+	inet6GenMode    = 47 // DEVCONF_ADDR_GEN_MODE
 )
 
 // obeysRouters reports whether the kernel gives a link with these settings the addresses and

@@ -55,6 +55,8 @@ type hostLink struct {
 	wentDown bool   // an announcement: the link was set down
 	filter   uint32 // rp_filter
 	routers  bool   // it obeys router advertisements
+	accepts  bool   // its setting says so, which does not count on a router
+	generate bool   // the kernel gives it a link-local address
 	peer     uint32 // index of the other end
 	master   uint32 // index of the bridge or bond that it is a port of
 	peerNSID int32  // of the namespace of the other end, as the socket's namespace numbers it
@@ -112,8 +114,11 @@ func parseLink(b []byte) (hostLink, bool) {
 			switch {
 			case family == unix.AF_INET && kind == inetConf && len(v) >= 4*inetConfFilter:
 				link.filter = rtnl.Number(v[4*(inetConfFilter-1):]) // the first entry has number 1
-			case family == unix.AF_INET6 && kind == inet6Conf && len(v) >= 4*(inet6AcceptRA+1):
-				link.routers = obeysRouters(rtnl.Number(v[4*inet6AcceptRA:]), rtnl.Number(v[4*inet6Forwarding:]))
+			case family == unix.AF_INET6 && kind == inet6Conf && len(v) >= 4*(inet6GenMode+1):
+				accept := rtnl.Number(v[4*inet6AcceptRA:])
+				link.routers = obeysRouters(accept, rtnl.Number(v[4*inet6Forwarding:]))
+				link.accepts = accept != 0
+				link.generate = rtnl.Number(v[4*inet6GenMode:]) != generateNone
 			}
 		})
 	})

@@ -137,19 +137,8 @@ func (n *networkLinks) recreates(_ string, was southbound.Made[networkLink], wan
 // create makes the link and its rules, or repairs them. The form of a link that is there stays:
 // see recreates.
 func (n *networkLinks) create(_ context.Context, _ string, want networkLink) error {
-	const setting = "net.ipv4.conf.all.rp_filter"
-	err := n.host.within(func() error {
-		if have, err := readSetting(setting); err != nil || have != "1" {
-			return err
-		}
-		return fmt.Errorf(
-			"%s is 1: packets to network %s would be dropped: run `sysctl -w %s=0`",
-			setting,
-			want.alias,
-			setting,
-		)
-	})
-	if err != nil {
+	loss := fmt.Sprintf("packets to network %s would be dropped", want.network)
+	if err := n.host.within(func() error { return checkFilter(loss) }); err != nil {
 		return err
 	}
 	if err := n.device(want).ensure(want.vxlanLink); err != nil {
@@ -159,11 +148,7 @@ func (n *networkLinks) create(_ context.Context, _ string, want networkLink) err
 	if err != nil {
 		return err
 	}
-	filter := rtnl.Message(nil).U32(inetConfFilter, 0)
-	settings := rtnl.Message(nil).Nest(unix.AF_INET, rtnl.Message(nil).Nest(inetConf, filter))
-	all := []*rtnl.Request{
-		changeLink("prepare "+link.name, link.index, 0, 0, rtnl.Message(nil).Nest(unix.IFLA_AF_SPEC, settings)),
-	}
+	all := linkPlan{noFilter: true}.requests(link)
 	have, err := n.rulesOf(want.name)
 	if err != nil {
 		return err

@@ -163,8 +163,11 @@ func (w *wires) ensure(ctx context.Context, p *wirePlan, fresh bool) error {
 	if err := w.conntrack.remove(p.addresses); err != nil {
 		return err
 	}
-	if err := w.checkFilter(p); err != nil {
-		return err
+	if p.isolated() {
+		loss := fmt.Sprintf("a pod in table %d would be cut off", p.table)
+		if err := w.ns.Do(func() error { return checkFilter(loss) }); err != nil {
+			return err
+		}
 	}
 	for range attempts {
 		if err := context.Cause(ctx); err != nil {
@@ -194,37 +197,10 @@ func (w *wires) ensure(ctx context.Context, p *wirePlan, fresh bool) error {
 	return fmt.Errorf("make link %s: other programs change it at the same time", p.hostName)
 }
 
-// checkFilter refuses a wire in a table of its own if the node checks the sources of all
-// links strictly. The check reads the main table, and would drop all that the pod sends.
-func (w *wires) checkFilter(p *wirePlan) error {
-	if !p.isolated() {
-		return nil
-	}
-	const setting = "net.ipv4.conf.all.rp_filter"
-	return w.ns.Do(func() error {
-		have, err := readSetting(setting)
-		if err != nil || have != "1" {
-			return err
-		}
-		const text = "%s is 1: a pod in table %d would be cut off: run `sysctl -w %s=0`"
-		return fmt.Errorf(text, setting, p.table, setting)
-	})
-}
-
 // add makes a pair of links; the end in the pod's namespace is down.
 func (w *wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) {
-	pod := ifinfo(0, 0, 0).
-		Text(unix.IFLA_IFNAME, p.podName).
-		U32(unix.IFLA_NET_NS_FD, uint32(ns.Fd())).
-		Attr(unix.IFLA_ADDRESS, p.podMAC[:])
-	host := ifinfo(0, 0, 0).
-		Text(unix.IFLA_IFNAME, p.hostName).
-		U32(unix.IFLA_GROUP, wireGroup).
-		Attr(unix.IFLA_ADDRESS, p.hostMAC[:])
-	if p.mtu != 0 {
-		pod, host = pod.U32(unix.IFLA_MTU, p.mtu), host.U32(unix.IFLA_MTU, p.mtu)
-	}
-	host = host.Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).
+	pod := p.podPlan().birth(p.podName).U32(unix.IFLA_NET_NS_FD, uint32(ns.Fd()))
+	host := p.hostPlan().birth(p.hostName).Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).
 		Text(unix.IFLA_INFO_KIND, vethKind).
 		Nest(unix.IFLA_INFO_DATA, rtnl.Message(nil).Nest(vethPeer, pod)))
 	r := &rtnl.Request{
@@ -264,11 +240,14 @@ func (w *wires) dress(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 		// The host end last: its link then has a carrier at once, which spares the kernel one
 		// walk through all IPv6 routes of the node.
 		pod := hostLink{linkID: linkID{link.peer, p.podName}, mtu: p.mtu, mac: p.podMAC}
-		all := append(p.podRequests(pod), p.differences(p.pod, nil).requests(pod.linkID)...)
+		all := append(p.podPlan().requests(pod), p.pod.differences(nil).requests(pod.linkID)...)
 		if err := w.changePod(p, ns, s, all); err != nil {
 			return err
 		}
-		all = append(p.hostRequests(link), p.differences(p.host, nil).requests(link.linkID)...)
+		if err := p.hostPlan().writeSettings(link, w.ns.Do); err != nil {
+			return err
+		}
+		all = append(p.hostPlan().requests(link), p.host.differences(nil).requests(link.linkID)...)
 		if err := w.changeHost(link, all); err != nil {
 			return err
 		}
@@ -343,55 +322,8 @@ func (w *wires) lost(link hostLink) bool {
 	return err == nil && (!found || have.index != link.index)
 }
 
-// hostRequests returns the requests that make the attributes of the host end those of the
-// plan.
-func (p *wirePlan) hostRequests(link hostLink) []*rtnl.Request {
-	attributes := rtnl.Message(nil).Text(unix.IFLA_IFALIAS, aliasPrefix+p.key)
-	if link.group != wireGroup {
-		attributes = attributes.U32(unix.IFLA_GROUP, wireGroup)
-	}
-	if p.mtu != 0 && link.mtu != p.mtu {
-		attributes = attributes.U32(unix.IFLA_MTU, p.mtu)
-	}
-	if link.mac != p.hostMAC {
-		attributes = attributes.Attr(unix.IFLA_ADDRESS, p.hostMAC[:])
-	}
-	return []*rtnl.Request{
-		changeLink("prepare "+link.name, link.index, 0, 0, p.hostSettings()),
-		changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, attributes),
-	}
-}
-
-// hostSettings returns the settings that a host end needs before it is up. It has no
-// link-local address, whose routes would make each further wire slower: the kernel walks
-// through all IPv6 routes when a link is set up.
-func (p *wirePlan) hostSettings() rtnl.Message {
-	settings := rtnl.Message(nil).Nest(unix.AF_INET6, rtnl.Message(nil).U8(inet6Generate, generateNone))
-	if p.isolated() { // the routes of its table do not count for the kernel's check of sources
-		filter := rtnl.Message(nil).U32(inetConfFilter, 0)
-		settings = settings.Nest(unix.AF_INET, rtnl.Message(nil).Nest(inetConf, filter))
-	}
-	return rtnl.Message(nil).Nest(unix.IFLA_AF_SPEC, settings)
-}
-
-// podRequests returns the requests that make the attributes of the pod's end those of the
-// plan.
-func (p *wirePlan) podRequests(link hostLink) []*rtnl.Request {
-	var attributes rtnl.Message
-	if p.mtu != 0 && link.mtu != p.mtu {
-		attributes = attributes.U32(unix.IFLA_MTU, p.mtu)
-	}
-	if link.mac != p.podMAC {
-		attributes = attributes.Attr(unix.IFLA_ADDRESS, p.podMAC[:])
-	}
-	return []*rtnl.Request{changeLink("set up "+link.name, link.index, unix.IFF_UP, unix.IFF_UP, attributes)}
-}
-
 // changeHost runs requests about the host end.
 func (w *wires) changeHost(link hostLink, all []*rtnl.Request) error {
-	if err := w.ns.Do(func() error { return ignoreRouters(link.name) }); err != nil {
-		return err
-	}
 	err := w.runWithIPv6(w.ns, w.host, link.name, all)
 	if errors.Is(err, unix.EEXIST) {
 		return w.takeRoutes(link, all)

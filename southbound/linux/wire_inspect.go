@@ -49,23 +49,15 @@ func (w *wires) inspect(ctx context.Context, _ string, p *wirePlan) error {
 // compare compares a plan with the host end of a wire, and then with the end of the pod. Its
 // error names each difference. s is a socket that no other goroutine uses.
 func (w *wires) compare(s *rtnl.Socket, p *wirePlan, host hostLink, have *linkObjects) error {
-	errs := []error{p.inspectLink(ofNode, host, p.hostMAC), p.differences(p.host, have).err(ofNode)}
-	switch {
-	case host.name != p.hostName:
-		errs = append(errs, fmt.Errorf("link %s of the node is that of %s", host.name, p.hostName))
-	case host.alias != aliasPrefix+p.key:
-		errs = append(
-			errs,
-			fmt.Errorf("link %s of the node has alias %q, not %q", p.hostName, host.alias, aliasPrefix+p.key),
-		)
-	case host.group != wireGroup:
-		errs = append(errs, fmt.Errorf("link %s of the node has group %#x, not %#x", p.hostName, host.group, wireGroup))
-	case p.isolated() && host.filter != 0:
-		errs = append(errs, fmt.Errorf(
-			"link %s of the node checks sources: net.ipv4.conf.%s.rp_filter is not 0", p.hostName, p.hostName,
-		))
+	errs := []error{
+		p.hostPlan().differences(host, ofNode),
+		p.host.differences(have).err(ofNode),
+		w.comparePod(s, p, host),
 	}
-	return errors.Join(append(errs, w.comparePod(s, p, host))...)
+	if host.name != p.hostName {
+		errs = append(errs, fmt.Errorf("link %s of the node is that of %s", host.name, p.hostName))
+	}
+	return errors.Join(errs...)
 }
 
 // comparePod compares a plan with the end of the pod. It reads into the memory of a socket.
@@ -98,25 +90,9 @@ func (w *wires) comparePod(memory *rtnl.Socket, p *wirePlan, host hostLink) erro
 		return err
 	}
 	return errors.Join(
-		p.inspectLink("of "+p.netns, pod, p.podMAC),
-		p.differences(p.pod, inside[pod.index]).err("of "+p.netns),
+		p.podPlan().differences(pod, "of "+p.netns),
+		p.pod.differences(inside[pod.index]).err("of "+p.netns),
 	)
-}
-
-// inspectLink compares the attributes of one end.
-func (p *wirePlan) inspectLink(where string, link hostLink, mac hardware) error {
-	switch {
-	case !link.up:
-		return fmt.Errorf("link %s %s is down", link.name, where)
-	case link.mac != mac:
-		return fmt.Errorf("link %s %s has MAC address %s, not %s", link.name, where, link.mac, mac)
-	case where == ofNode && link.routers:
-		return fmt.Errorf("link %s %s obeys router advertisements of the pod: net.ipv6.conf.%s.accept_ra is not 0",
-			link.name, where, link.name)
-	case p.mtu != 0 && link.mtu != p.mtu:
-		return fmt.Errorf("link %s %s has MTU %d, not %d", link.name, where, link.mtu, p.mtu)
-	}
-	return nil
 }
 
 // err returns an error that names the changes, nil if there are none.

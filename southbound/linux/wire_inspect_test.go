@@ -65,6 +65,26 @@ func TestInspectAWire(t *testing.T) {
 	}
 }
 
+// An administrator sees all of the damage at once.
+func TestInspectNamesAllDifferencesTogether(t *testing.T) {
+	l := newWireLab(t, Options{})
+	g := l.Gomega
+	p := l.pod()
+	l.create(p)
+	name := p.value.GetWire().GetHostIfName()
+	runIP(g, l.host, "link set "+name+" address 02:00:00:00:00:09 alias other mtu 1300 down")
+	runIP(g, l.host, "link set "+name+" group 7")
+	runIP(g, p.Namespace, "link set eth0 address 02:00:00:00:00:09 mtu 1300 down")
+	err := l.wires.Inspect(t.Context(), p.key, p.value)
+	for _, differs := range []string{"is down", "has MAC address 02:00:00:00:00:09", "has MTU 1300"} {
+		g.Expect(err).To(MatchError(ContainSubstring("link %s of the node %s", name, differs)))
+		g.Expect(err).To(MatchError(ContainSubstring("link eth0 of %s %s", p.Path(), differs)))
+	}
+	for _, differs := range []string{`has alias "other"`, "has group 0x7"} {
+		g.Expect(err).To(MatchError(ContainSubstring("link %s of the node %s", name, differs)))
+	}
+}
+
 // A pod whose namespace has ended has no wire, and a value without a wire nothing to look at.
 func TestInspectWithoutANamespace(t *testing.T) {
 	l := newWireLab(t, Options{})

@@ -43,6 +43,22 @@ type wirePlan struct {
 // isolated reports whether the pod is in a network with a table of its own.
 func (p *wirePlan) isolated() bool { return p.table != unix.RT_TABLE_MAIN }
 
+// hostPlan returns the attributes of the host end.
+func (p *wirePlan) hostPlan() linkPlan {
+	return linkPlan{
+		alias:       aliasPrefix + p.key,
+		group:       wireGroup,
+		mtu:         p.mtu,
+		mac:         p.hostMAC,
+		noFilter:    p.isolated(),
+		noLinkLocal: true,
+		noRouters:   true,
+	}
+}
+
+// podPlan returns the attributes of the pod's end. The rest of it is the pod's own affair.
+func (p *wirePlan) podPlan() linkPlan { return linkPlan{mtu: p.mtu, mac: p.podMAC} }
+
 // readWire returns the plan of a value, nil if the value has no wire.
 func readWire(key string, value proto.Message) (*wirePlan, error) {
 	pod, ok := value.(*kv.PodNetwork)

@@ -54,7 +54,7 @@ type difference struct{ remove, add, replace []object }
 
 // differences compares wanted objects with those of a link. nil has none. A route or
 // neighbour with another gateway or MAC is replaced, not removed.
-func (p *wirePlan) differences(want objects, have *linkObjects) (d difference) {
+func (want objects) differences(have *linkObjects) (d difference) {
 	if have == nil {
 		have = &linkObjects{}
 	}
@@ -305,7 +305,10 @@ func (w *wires) removeNow(link hostLink) error {
 // change of its MAC removes its neighbours, and one that is set up has no IPv6 addresses.
 func (w *wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	w.remember(link.linkID, p)
-	if err := w.host.Run(p.hostRequests(link)); err != nil {
+	if err := p.hostPlan().writeSettings(link, w.ns.Do); err != nil {
+		return err
+	}
+	if err := w.host.Run(p.hostPlan().requests(link)); err != nil {
 		return err
 	}
 	have, err := readObjects(w.host, link.index)
@@ -316,7 +319,7 @@ func (w *wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	if err != nil {
 		return err
 	}
-	host := p.differences(p.host, hostObjects(link.linkID, have[link.index], rules))
+	host := p.host.differences(hostObjects(link.linkID, have[link.index], rules))
 	if err := w.changeHost(link, host.requests(link.linkID)); err != nil {
 		return err
 	}
@@ -327,7 +330,7 @@ func (w *wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	defer func() { _ = s.Close() }()
 	pod, _, err := getLink(s, p.podName)
 	if err == nil {
-		err = s.Run(p.podRequests(pod))
+		err = s.Run(p.podPlan().requests(pod))
 	}
 	if err == nil {
 		have, err = readObjects(s, pod.index)
@@ -335,7 +338,7 @@ func (w *wires) repair(p *wirePlan, ns *rtnl.Namespace, link hostLink) error {
 	if err != nil {
 		return fmt.Errorf("in %s: %w", p.netns, err)
 	}
-	if err := w.changePod(p, ns, s, p.differences(p.pod, have[pod.index]).requests(pod.linkID)); err != nil {
+	if err := w.changePod(p, ns, s, p.pod.differences(have[pod.index]).requests(pod.linkID)); err != nil {
 		return err
 	}
 	if _, _, err := getLink(w.host, p.hostName); err != nil {

@@ -298,7 +298,7 @@ func TestTheOldPodCannotComeBack(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		d := p.differences(p.pod, have[link.index])
+		d := p.pod.differences(have[link.index])
 		return errors.Join(s.Run(d.requests(link.linkID)), s.Close())
 	}))
 	f := l.flood(old.Namespace, "old", "10.1.5.1:7000", "[fd01::1]:7000")
