@@ -61,6 +61,7 @@ type hostLink struct {
 	master   uint32 // index of the bridge or bond that it is a port of
 	peerNSID int32  // of the namespace of the other end, as the socket's namespace numbers it
 	kind     string
+	vxlan    vxlanForm // of a link of that kind
 }
 
 // key returns the key of the value that the link belongs to, "" if the link is not ours or
@@ -109,6 +110,9 @@ func parseLink(b []byte) (hostLink, bool) {
 		kind:     l.Kind,
 	}
 	copy(link.mac[:], l.MAC)
+	if l.Kind == vxlanKind {
+		link.vxlan = parseVXLAN(l.Info)
+	}
 	rtnl.Attributes(l.Spec, func(family uint16, v []byte) {
 		rtnl.Attributes(v, func(kind uint16, v []byte) {
 			switch {
@@ -123,6 +127,32 @@ func parseLink(b []byte) (hostLink, bool) {
 		})
 	})
 	return link, err == nil
+}
+
+// makeLink makes a link, and returns its state.
+func makeLink(s *rtnl.Socket, what, name string, body rtnl.Message) (link hostLink, err error) {
+	r := &rtnl.Request{
+		What:  what,
+		Kind:  unix.RTM_NEWLINK,
+		Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL | unix.NLM_F_ECHO,
+		Body:  body,
+		Each: func(kind uint16, b []byte) {
+			if kind == unix.RTM_NEWLINK {
+				link, _ = parseLink(b)
+			}
+		},
+	}
+	if err := s.Run([]*rtnl.Request{r}); err != nil {
+		return hostLink{}, err
+	}
+	if link.name != name || link.kind == vethKind && link.peer == 0 { // kernels before 6.2 do not echo links
+		var found bool
+		link, found, err = getLink(s, name)
+		if err == nil && !found {
+			err = fmt.Errorf("%s: another program removed it at once", what)
+		}
+	}
+	return link, err
 }
 
 // getLink returns the link of a name.

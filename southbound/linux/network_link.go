@@ -49,16 +49,6 @@ func networkVNI(name string) uint32 {
 type networkLinks struct {
 	host  *tunnelHost
 	peers *networkPeers
-	rules *rtnl.Socket
-}
-
-func newNetworkLinks(host *tunnelHost, peers *networkPeers) (*networkLinks, error) {
-	n := &networkLinks{host: host, peers: peers}
-	err := host.within(func() (err error) {
-		n.rules, err = rtnl.Dial(unix.NETLINK_ROUTE)
-		return err
-	})
-	return n, err
 }
 
 // kind returns the kind of these links. The table of a network must be closed before.
@@ -73,7 +63,6 @@ func (n *networkLinks) kind() southbound.Kind[networkLink] {
 		Recreates: n.recreates,
 		Retrieve:  n.retrieve,
 		Watch:     n.watch,
-		Close:     n.rules.Close,
 	}
 }
 
@@ -110,7 +99,7 @@ func readNetworkLink(key string, value proto.Message) (networkLink, error) {
 	if err != nil {
 		return networkLink{}, err
 	}
-	if want.mac, err = readMAC("mac", m.GetMac()); err != nil {
+	if want.mac, err = readHardware("mac", m.GetMac()); err != nil {
 		return networkLink{}, err
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
@@ -121,17 +110,17 @@ func readNetworkLink(key string, value proto.Message) (networkLink, error) {
 
 // device returns access to the link of a value.
 func (n *networkLinks) device(w networkLink) *vxlan {
-	return &vxlan{host: n.host, name: w.name, alias: w.alias, made: n.peers.of(uint32(w.vni)).forget}
+	return &vxlan{host: n.host, name: w.name, alias: w.alias, made: n.peers.of(w.vni).forget}
 }
 
 // recreates reports whether the link has to be made again: the kernel then removes the
 // tunnels and the routes through it.
 func (n *networkLinks) recreates(_ string, was southbound.Made[networkLink], want networkLink) bool {
-	if old, ok := was.Message.(*kv.NetworkLink); ok && int(old.GetVni()) != want.vni {
+	if old, ok := was.Message.(*kv.NetworkLink); ok && old.GetVni() != want.vni {
 		return true
 	}
-	link, err := n.device(want).link()
-	return err == nil && link != nil && !want.sameForm(link)
+	link, found, err := n.device(want).link()
+	return err == nil && found && !link.vxlan.sameForm(want.vxlanLink)
 }
 
 // create makes the link and its rules, or repairs them. The form of a link that is there stays:
@@ -144,31 +133,28 @@ func (n *networkLinks) create(_ context.Context, _ string, want networkLink) err
 	if err := n.device(want).ensure(want.vxlanLink); err != nil {
 		return err
 	}
-	link, _, err := getLink(n.rules, want.name)
-	if err != nil {
-		return err
-	}
-	all := linkPlan{noFilter: true}.requests(link)
+	var all []*rtnl.Request
+	link := linkID{name: want.name}
 	have, err := n.rulesOf(want.name)
 	if err != nil {
 		return err
 	}
 	for _, o := range want.rules {
 		if !slices.Contains(have, o) {
-			all = append(all, o.add(link.linkID))
+			all = append(all, o.add(link))
 		}
 	}
 	for _, o := range have {
 		if !slices.Contains(want.rules, o) {
-			all = append(all, o.remove(link.linkID))
+			all = append(all, o.remove(link))
 		}
 	}
-	return n.rules.Run(all)
+	return n.host.socket.Run(all)
 }
 
 // rulesOf returns the rules of ours for packets of a link.
 func (n *networkLinks) rulesOf(name string) (found []object, err error) {
-	all, err := listRules(n.rules)
+	all, err := listRules(n.host.socket)
 	for _, r := range all {
 		if r.name == name {
 			found = append(found, r.object)
@@ -192,7 +178,7 @@ func (n *networkLinks) remove(_ context.Context, _ string, was southbound.Made[n
 	for _, o := range have {
 		all = append(all, o.remove(linkID{name: name}))
 	}
-	if err := n.rules.Run(all); err != nil {
+	if err := n.host.socket.Run(all); err != nil {
 		return err
 	}
 	return (&vxlan{host: n.host, name: name, alias: networkAlias}).remove()
@@ -204,7 +190,7 @@ func (n *networkLinks) retrieve(
 	wanted []southbound.Wanted[networkLink],
 ) (all []controller.Value, err error) {
 	present := map[string]hostLink{}
-	links, err := listLinks(n.rules, "vxlan")
+	links, err := listLinks(n.host.socket, vxlanKind)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +200,7 @@ func (n *networkLinks) retrieve(
 			present[l.name] = l
 		}
 	}
-	rules, err := listRules(n.rules)
+	rules, err := listRules(n.host.socket)
 	if err != nil {
 		return nil, err
 	}
@@ -256,17 +242,12 @@ func (n *networkLinks) retrieve(
 
 // complete reports whether a link is as its value says.
 func (n *networkLinks) complete(want networkLink, have hostLink, rules []object) (bool, error) {
-	if have.filter != 0 || len(rules) != len(want.rules) ||
+	if len(rules) != len(want.rules) ||
 		slices.ContainsFunc(want.rules, func(o object) bool { return !slices.Contains(rules, o) }) {
 		return false, nil
 	}
-	link, err := n.device(want).link()
-	if err != nil || link == nil {
-		return false, err
-	}
-	addresses, err := n.host.addresses(link)
-	return err == nil && want.sameForm(link) && want.sameLocal(link) && slices.Equal(link.HardwareAddr, want.mac) &&
-		n.host.dressed(link, want.alias, want.mtu, nil, addresses), err
+	addresses, err := n.host.addresses(have)
+	return err == nil && n.device(want).complete(have, want.vxlanLink, addresses), err
 }
 
 // watch calls changed if a link of a network changes, or one of its rules is removed.

@@ -59,12 +59,12 @@ func (n *networkPeers) present(wanted []controller.Value) ([]*vxlanPeers, error)
 			n.of(m.GetVni())
 		}
 	}
-	links, err := n.host.links()
+	links, err := listLinks(n.host.socket, vxlanKind)
 	if err != nil {
 		return nil, err
 	}
 	for _, l := range links {
-		if vni := networkVNI(l.Attrs().Name); vni != 0 {
+		if vni := networkVNI(l.name); vni != 0 {
 			n.of(vni)
 		}
 	}

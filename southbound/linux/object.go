@@ -58,6 +58,7 @@ type object struct {
 	gateway netip.Addr   // of a route; zero: the destination is on the link
 	mac     hardware     // of a neighbour, or forwarded
 	table   uint32       // of a route or rule; 0: the rule rejects the packet
+	routed  bool         // of an address: the kernel has a route to its prefix
 	odd     bool         // in a form that no descriptor of this package makes, so no wanted object is
 }
 
@@ -155,7 +156,11 @@ func (o object) body(link linkID) rtnl.Message {
 		m[0], m[1] = family, byte(o.prefix.Bits())
 		binary.NativeEndian.PutUint32(m[4:], link.index)
 		m = m.Attr(unix.IFA_LOCAL, address).Attr(unix.IFA_ADDRESS, address)
-		return m.U32(unix.IFA_FLAGS, unix.IFA_F_NODAD|unix.IFA_F_PERMANENT|ifaNoPrefix).U8(ifaProtocol, ownProtocol)
+		flags := uint32(unix.IFA_F_NODAD | unix.IFA_F_PERMANENT)
+		if !o.routed {
+			flags |= ifaNoPrefix
+		}
+		return m.U32(unix.IFA_FLAGS, flags).U8(ifaProtocol, ownProtocol)
 	case neighbourObject:
 		m := make(rtnl.Message, sizeofNeighbour)
 		m[0] = family
@@ -228,8 +233,8 @@ type parsed struct {
 func parseAddress(b []byte) (p parsed, ok bool) {
 	a, err := rtnl.DecodeAddress(b)
 	p.kind, p.index, p.prefix, p.ours = addressObject, a.Link, a.Prefix, a.Protocol == ownProtocol
-	const want = unix.IFA_F_PERMANENT | ifaNoPrefix
-	p.odd = a.Flags&want != want || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
+	p.routed = a.Flags&ifaNoPrefix == 0
+	p.odd = a.Flags&unix.IFA_F_PERMANENT == 0 || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
 	return p, err == nil && a.Scope != unix.RT_SCOPE_LINK
 }
 

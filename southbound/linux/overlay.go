@@ -25,11 +25,7 @@ func newOverlay(opt Options, parts ...nodePart) ([]*southbound.Descriptor, error
 		return nil, err
 	}
 	networks := newNetworkPeers(host)
-	links, err := newNetworkLinks(host, networks)
-	if err != nil {
-		host.close()
-		return nil, errors.Join(err, tables.close())
-	}
+	links := &networkLinks{host, networks}
 	link := &vxlan{host: host}
 	keyed := &wireguard{host: host, private: opt.PrivateKey, log: opt.Log}
 	firewall := &forwardRules{

@@ -6,9 +6,7 @@ package linux
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -24,9 +22,10 @@ const (
 	// unnamedGroup is the group of these links. A request that makes a link cannot give it
 	// an alias, but a group: it marks a link that a crash has left without an alias.
 	unnamedGroup = 0xCAD0
-	// dumpTries limits the attempts of a list while the kernel's state changes.
-	dumpTries = 10
 )
+
+// dumpTries limits the attempts of a list while the kernel's state changes.
+const dumpTries = 10
 
 // tunnelHost reads and writes the node's own links in one network namespace.
 type tunnelHost struct {
@@ -63,15 +62,6 @@ func (h *tunnelHost) close() {
 // within calls f in the namespace of the host.
 func (h *tunnelHost) within(f func() error) error { return rtnl.Within(h.namespace, f) }
 
-// links lists all links.
-func (h *tunnelHost) links() ([]netlink.Link, error) {
-	links, err := listAll(h.kernel.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	return links, nil
-}
-
 // listAll repeats a list that a change has interrupted.
 func listAll[T any](list func() ([]T, error)) (all []T, err error) {
 	for range dumpTries {
@@ -83,136 +73,91 @@ func listAll[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// own returns the link called name of the value "node", nil if there is no such link. A
-// link that lacks the marks of this package is foreign.
-func (h *tunnelHost) own(name string) (netlink.Link, error) {
+// own returns the link called name of the value "node". A link that lacks the marks of this
+// package is foreign.
+func (h *tunnelHost) own(name string) (link hostLink, found bool, err error) {
 	return h.marked(name, nodeAlias, func(alias string) bool { return alias == nodeAlias })
 }
 
-// marked returns the link called name, nil if there is no such link. It is foreign unless ours
-// accepts its alias, or it is half made.
-func (h *tunnelHost) marked(name, alias string, ours func(alias string) bool) (netlink.Link, error) {
-	link, err := h.kernel.LinkByName(name)
-	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
-		return nil, nil
+// marked returns the link called name. It is foreign unless ours accepts its alias, or it is half
+// made.
+func (h *tunnelHost) marked(name, alias string, ours func(alias string) bool) (link hostLink, found bool, err error) {
+	link, found, err = getLink(h.socket, name)
+	if err != nil || !found {
+		return hostLink{}, false, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("find link %s: %w", name, err)
+	if !ours(link.alias) && (link.alias != "" || link.group != unnamedGroup) {
+		const text = "link %s of type %s has alias %q, not %q: %w; rename or remove it"
+		return hostLink{}, false, fmt.Errorf(text, name, link.kind, link.alias, alias, southbound.ErrForeign)
 	}
-	a := link.Attrs()
-	if !ours(a.Alias) && (a.Alias != "" || a.Group != unnamedGroup) {
-		return nil, fmt.Errorf(
-			"link %s of type %s has alias %q, not %q: %w; rename or remove it",
-			name,
-			link.Type(),
-			a.Alias,
-			alias,
-			southbound.ErrForeign,
-		)
-	}
-	return link, nil
+	return link, true, nil
 }
 
 // removeLink removes a link. A missing one is not an error.
-func (h *tunnelHost) removeLink(link netlink.Link) error {
-	if err := h.kernel.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("remove link %s: %w", link.Attrs().Name, err)
-	}
-	return nil
+func (h *tunnelHost) removeLink(link hostLink) error {
+	return h.socket.Run([]*rtnl.Request{{
+		What:  "remove link " + link.name,
+		Kind:  unix.RTM_DELLINK,
+		Body:  ifinfo(link.index, 0, 0),
+		Allow: []unix.Errno{unix.ENODEV},
+	}})
 }
 
-// dress gives a link its alias, MTU and addresses, and sets it up.
-func (h *tunnelHost) dress(link netlink.Link, alias string, mtu int, addresses []netip.Prefix) error {
-	a := link.Attrs()
-	if a.Alias != alias {
-		if err := h.kernel.LinkSetAlias(link, alias); err != nil {
-			return fmt.Errorf("set alias %s of %s: %w", alias, a.Name, err)
-		}
-	}
-	if mtu != 0 && a.MTU != mtu {
-		if err := h.kernel.LinkSetMTU(link, mtu); err != nil {
-			return fmt.Errorf("set MTU %d of %s: %w", mtu, a.Name, err)
-		}
-	}
-	if err := h.setAddresses(link, addresses); err != nil {
+// dress gives a link its attributes and addresses, and sets it up.
+func (h *tunnelHost) dress(link hostLink, plan linkPlan, addresses objects) error {
+	if err := plan.writeSettings(link, h.within); err != nil {
 		return err
 	}
-	if err := h.within(func() error { return ignoreRouters(a.Name) }); err != nil {
+	if err := h.socket.Run(plan.requests(link)); err != nil {
 		return err
 	}
-	if a.Flags&net.FlagUp == 0 {
-		if err := h.kernel.LinkSetUp(link); err != nil {
-			return fmt.Errorf("set %s up: %w", a.Name, err)
-		}
-	}
-	return nil
+	return h.setAddresses(link, addresses)
 }
 
 // setAddresses makes wanted the addresses of a link. It adds before it removes, so that a
 // family has an address all the time. It adds again what the kernel removes together with
 // the first IPv4 address of a prefix.
-func (h *tunnelHost) setAddresses(link netlink.Link, wanted []netip.Prefix) error {
-	name := link.Attrs().Name
-	for {
+func (h *tunnelHost) setAddresses(link hostLink, wanted objects) error {
+	var left error
+	for range attempts {
 		have, err := h.addresses(link)
 		if err != nil {
 			return err
 		}
-		for _, p := range wanted {
-			if slices.Contains(have, p) {
-				continue
-			}
-			addr, err := netlink.ParseAddr(p.String())
-			if err == nil {
-				addr.Flags = unix.IFA_F_NODAD
-				err = h.kernel.AddrReplace(link, addr)
-			}
-			if err != nil {
-				return fmt.Errorf("add address %s to %s: %w", p, name, err)
-			}
-		}
-		removed := false
-		for _, p := range have {
-			if slices.Contains(wanted, p) {
-				continue
-			}
-			addr, err := netlink.ParseAddr(p.String())
-			if err == nil {
-				err = h.kernel.AddrDel(link, addr)
-			}
-			if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-				return fmt.Errorf("remove address %s from %s: %w", p, name, err)
-			}
-			removed = true
-		}
-		if !removed {
+		d := wanted.differences(have)
+		if left = d.err("of link " + link.name); left == nil {
 			return nil
 		}
+		if err := h.socket.Run(d.requests(link.linkID)); err != nil {
+			return fmt.Errorf("link %s: %w", link.name, err)
+		}
 	}
+	return fmt.Errorf("another program changes them at the same time: %w", left)
 }
 
 // dressed reports whether dress would change nothing; have holds the link's addresses.
-func (h *tunnelHost) dressed(link netlink.Link, alias string, mtu int, addresses, have []netip.Prefix) bool {
-	a, obeys := link.Attrs(), false
-	err := h.within(func() error { obeys = linkObeysRouters(a.Name); return nil })
-	return err == nil && !obeys && a.Alias == alias && (mtu == 0 || a.MTU == mtu) && a.Flags&net.FlagUp != 0 &&
-		len(have) == len(addresses) &&
-		!slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return !slices.Contains(have, p) })
+func (plan linkPlan) dressed(link hostLink, addresses objects, have *linkObjects) bool {
+	return errors.Join(plan.differences(link, ofNode), addresses.differences(have).err(ofNode)) == nil
 }
 
-// addresses returns the addresses of a link without those that the kernel gives to it.
-func (h *tunnelHost) addresses(link netlink.Link) ([]netip.Prefix, error) {
-	list, err := listAll(func() ([]netlink.Addr, error) { return h.kernel.AddrList(link, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+// addresses returns the addresses of a link of ours without those that the kernel gives to it.
+func (h *tunnelHost) addresses(link hostLink) (*linkObjects, error) {
+	list, err := listAddresses(h.socket, link.index)
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return nil, fmt.Errorf("link %s: %w", link.name, err)
 	}
-	var all []netip.Prefix
-	for _, a := range list {
-		ip, _ := netip.AddrFromSlice(a.IP)
-		bits, _ := a.Mask.Size()
-		if p := netip.PrefixFrom(ip.Unmap(), bits); !p.Addr().IsLinkLocalUnicast() {
-			all = append(all, p)
-		}
+	all := objects{}
+	for _, p := range list {
+		all[p.object] = true
 	}
-	return all, nil
+	return &linkObjects{all: all, ours: all}, nil
+}
+
+// routedAddresses returns addresses, to whose prefixes the kernel makes routes.
+func routedAddresses(all []netip.Prefix) objects {
+	wanted := objects{}
+	for _, p := range all {
+		wanted[object{kind: addressObject, prefix: p, routed: true}] = true
+	}
+	return wanted
 }

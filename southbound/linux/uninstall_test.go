@@ -24,9 +24,7 @@ func TestUninstallRemovesWhatIsOurs(t *testing.T) {
 	node, err := newTunnelHost(Options{Namespace: l.host.Path()})
 	l.must(err)
 	t.Cleanup(node.close)
-	made, err := newNetworkLinks(node, newNetworkPeers(node))
-	l.must(err)
-	links := made.kind().Descriptor()
+	links := (&networkLinks{node, newNetworkPeers(node)}).kind().Descriptor()
 	l.must(links.Create(ctx, "link/blue", &kv.NetworkLink{
 		Network: "blue", Vni: 12, Table: 1007, Underlay: []string{"10.99.1.2"}, Mac: "02:00:c0:a8:1e:05", Mtu: 1400,
 	}))

@@ -5,24 +5,24 @@ package linux
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
 )
 
 const (
 	// vxlanName is the name of the node's VXLAN link.
 	vxlanName = "cadvxlan"
+	vxlanKind = "vxlan"
 	// vxlanPort is the port that IANA assigned to VXLAN. Linux's own default, 8472, is
 	// the one of flannel and Cilium: on a node that had one of them, two links with one
 	// VNI would be in each other's way.
@@ -47,11 +47,11 @@ func (v *vxlan) mark() string { return cmp.Or(v.alias, nodeAlias) }
 
 // vxlanLink holds the wanted attributes of the link.
 type vxlanLink struct {
-	vni       int
+	vni       uint32
 	local     netip.Addr
-	mac       net.HardwareAddr
-	mtu       int // 0: the kernel's
-	addresses []netip.Prefix
+	mac       hardware
+	mtu       uint32 // 0: the kernel's
+	addresses objects
 }
 
 // readVXLAN reads the wanted link from a value. The link uses one family of the underlay,
@@ -61,18 +61,17 @@ func readVXLAN(value *kv.NodeNetwork) (vxlanLink, error) {
 	if err != nil {
 		return vxlanLink{}, err
 	}
-	if want.mac, err = readMAC("vxlan_mac", value.GetVxlanMac()); err != nil {
+	if want.mac, err = readHardware("vxlan_mac", value.GetVxlanMac()); err != nil {
 		return vxlanLink{}, err
 	}
-	if want.addresses, err = readPrefixes("vxlan_ips", value.GetVxlanIps()); err != nil {
-		return vxlanLink{}, err
-	}
-	return want, nil
+	addresses, err := readPrefixes("vxlan_ips", value.GetVxlanIps())
+	want.addresses = routedAddresses(addresses)
+	return want, err
 }
 
 // readVXLANLink reads what each VXLAN link has.
 func readVXLANLink(vni, mtu uint32, underlay []string) (want vxlanLink, err error) {
-	want = vxlanLink{vni: int(vni), mtu: int(mtu)}
+	want = vxlanLink{vni: vni, mtu: mtu}
 	if vni == 0 || vni >= 1<<24 {
 		return vxlanLink{}, fmt.Errorf("vni %d: want 1 to %d", vni, 1<<24-1)
 	}
@@ -90,20 +89,43 @@ func (v *vxlan) validate(value *kv.NodeNetwork) error {
 	return err
 }
 
-// link returns the VXLAN link, nil if it is missing.
-func (v *vxlan) link() (*netlink.Vxlan, error) {
+// form returns the attribute of a request that makes the link, with its fixed attributes, or that
+// changes its local address.
+func (want vxlanLink) form(fixed rtnl.Message) rtnl.Message {
+	local := uint16(unix.IFLA_VXLAN_LOCAL)
+	if want.local.Is6() {
+		local = unix.IFLA_VXLAN_LOCAL6
+	}
+	data := fixed.U32(unix.IFLA_VXLAN_ID, want.vni).Attr(local, want.local.AsSlice())
+	return rtnl.Message(nil).Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).
+		Text(unix.IFLA_INFO_KIND, vxlanKind).
+		Nest(unix.IFLA_INFO_DATA, data))
+}
+
+// plan returns the attributes of the link that can be changed. Packets from the link of a network
+// are looked up in a table of their own.
+func (v *vxlan) plan(want vxlanLink) linkPlan {
+	return linkPlan{
+		alias:     v.mark(),
+		group:     unnamedGroup,
+		mtu:       want.mtu,
+		mac:       want.mac,
+		noFilter:  v.name != "",
+		noRouters: true,
+	}
+}
+
+// link returns the VXLAN link.
+func (v *vxlan) link() (link hostLink, found bool, err error) {
 	ours := func(alias string) bool {
 		return alias == v.mark() || v.name != "" && strings.HasPrefix(alias, networkAlias)
 	}
-	link, err := v.host.marked(v.label(), v.mark(), ours)
-	if err != nil || link == nil {
-		return nil, err
+	link, found, err = v.host.marked(v.label(), v.mark(), ours)
+	if found && link.kind != vxlanKind {
+		const text = "link %s is of type %s, not vxlan: %w"
+		return hostLink{}, false, fmt.Errorf(text, v.label(), link.kind, southbound.ErrForeign)
 	}
-	found, ok := link.(*netlink.Vxlan)
-	if !ok {
-		return nil, fmt.Errorf("link %s is of type %s, not vxlan: %w", v.label(), link.Type(), southbound.ErrForeign)
-	}
-	return found, nil
+	return link, found, err
 }
 
 // create makes the link, or repairs it.
@@ -117,131 +139,83 @@ func (v *vxlan) create(value *kv.NodeNetwork) error {
 
 // ensure makes the wanted link, or repairs it.
 func (v *vxlan) ensure(want vxlanLink) error {
-	link, err := v.link()
+	link, found, err := v.link()
 	if err != nil {
 		return err
 	}
-	if link != nil && !want.sameForm(link) {
+	if found && !link.vxlan.sameForm(want) {
 		if err := v.remove(); err != nil {
 			return err
 		}
-		link = nil
+		found = false
 	}
-	made := link == nil
-	if v.made != nil && made {
+	if found {
+		return v.adjust(link, want)
+	}
+	if v.made != nil {
 		v.made()
 	}
-	if made {
-		link, err = v.add(want)
+	if link, err = v.add(want); err != nil {
+		return err
 	}
-	if err == nil {
-		err = v.adjust(link, want)
-	}
-	if err != nil && made && link != nil {
-		err = errors.Join(err, v.remove())
-	}
-	return err
+	return v.adjust(link, want)
 }
 
 // replaces reports whether the link has to go, or has to be made again.
 func (v *vxlan) replaces(value *kv.NodeNetwork) bool {
-	link, err := v.link()
-	if err != nil || link == nil {
+	link, found, err := v.link()
+	if err != nil || !found {
 		return false
 	}
 	want, err := readVXLAN(value)
-	return !v.wanted(value) || err == nil && !want.sameForm(link)
+	return !v.wanted(value) || err == nil && !link.vxlan.sameForm(want)
 }
 
-// sameForm reports whether a link has the attributes that cannot be changed.
-func (want vxlanLink) sameForm(link *netlink.Vxlan) bool {
-	local, _ := netip.AddrFromSlice(link.SrcAddr)
-	return link.VxlanId == want.vni && link.Port == vxlanPort && !link.Learning && link.VtepDevIndex == 0 &&
-		local.Unmap().Is4() == want.local.Is4()
-}
-
-// sameLocal reports whether a link has the wanted address on the underlay.
-func (want vxlanLink) sameLocal(link *netlink.Vxlan) bool {
-	local, _ := netip.AddrFromSlice(link.SrcAddr)
-	return local.Unmap() == want.local
-}
-
-// add makes the link. It returns the link also if only a later step failed.
-func (v *vxlan) add(want vxlanLink) (*netlink.Vxlan, error) {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr, attrs.MTU, attrs.Group = v.label(), want.mac, want.mtu, unnamedGroup
-	link := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: want.vni, SrcAddr: want.local.AsSlice(), Port: vxlanPort}
-	if err := v.host.kernel.LinkAdd(link); err != nil {
-		if errors.Is(err, unix.EEXIST) {
-			return nil, v.inTheWay(want)
-		}
-		return nil, fmt.Errorf("add VXLAN link %s: %w", v.label(), err)
+// add makes the link.
+func (v *vxlan) add(want vxlanLink) (hostLink, error) {
+	fixed := rtnl.Message(nil).
+		U8(unix.IFLA_VXLAN_LEARNING, 0).
+		Attr(unix.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, vxlanPort))
+	what := fmt.Sprintf("add VXLAN link %s with VNI %d", v.label(), want.vni)
+	body := append(v.plan(want).birth(v.label()), want.form(fixed)...)
+	link, err := makeLink(v.host.socket, what, v.label(), body)
+	if errors.Is(err, unix.EEXIST) {
+		return hostLink{}, v.inTheWay(want, err)
 	}
-	return link, nil
+	return link, err
 }
 
-// inTheWay names the link with the same VNI and port.
-func (v *vxlan) inTheWay(want vxlanLink) error {
-	links, err := v.host.links()
+// inTheWay names the link with the same VNI and port, which has failed the request for another.
+func (v *vxlan) inTheWay(want vxlanLink, failed error) error {
+	links, err := listLinks(v.host.socket, vxlanKind)
 	if err != nil {
 		return err
 	}
-	for _, l := range links {
-		if other, ok := l.(*netlink.Vxlan); ok && other.VxlanId == want.vni && other.Port == vxlanPort {
-			return fmt.Errorf(
-				"add VXLAN link %s with VNI %d and port %d: link %s has both: %w; remove it, or set another cadastre.vni",
-				v.label(),
-				want.vni,
-				vxlanPort,
-				other.Name,
-				southbound.ErrForeign,
-			)
+	for _, other := range links {
+		if other.vxlan.vni == want.vni && other.vxlan.port == vxlanPort {
+			const text = "%w and port %d: link %s has both: %w; remove it, or set another cadastre.vni"
+			return fmt.Errorf(text, failed, vxlanPort, other.name, southbound.ErrForeign)
 		}
 	}
-	return fmt.Errorf("add VXLAN link %s with VNI %d: %w", v.label(), want.vni, unix.EEXIST)
+	return failed
 }
 
-// adjust corrects the attributes that can be changed.
-func (v *vxlan) adjust(link *netlink.Vxlan, want vxlanLink) error {
-	local, _ := netip.AddrFromSlice(link.SrcAddr)
-	if local.Unmap() != want.local {
-		if err := v.host.within(func() error { return setVXLANLocal(link.Index, want) }); err != nil {
-			return fmt.Errorf("set local address %s of %s: %w", want.local, v.label(), err)
+// adjust corrects the attributes that can be changed. The request for the local address has
+// nothing else: the kernel refuses one that has other attributes, even if they are the same.
+func (v *vxlan) adjust(link hostLink, want vxlanLink) error {
+	if link.vxlan.local != want.local {
+		what := fmt.Sprintf("set local address %s of %s", want.local, v.label())
+		if err := v.host.socket.Run([]*rtnl.Request{changeLink(what, link.index, 0, 0, want.form(nil))}); err != nil {
+			return err
 		}
 	}
-	if !slices.Equal(link.HardwareAddr, want.mac) {
-		if err := v.host.kernel.LinkSetHardwareAddr(link, want.mac); err != nil {
-			return fmt.Errorf("set MAC address %s of %s: %w", want.mac, v.label(), err)
-		}
-	}
-	return v.host.dress(link, v.mark(), want.mtu, want.addresses)
-}
-
-// setVXLANLocal changes the local address of a link, and nothing else: the kernel refuses
-// a request that has other attributes, even if they are the same.
-func setVXLANLocal(index int, want vxlanLink) error {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
-	req.AddData(msg)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vxlan"))
-	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(uint32(want.vni)))
-	kind := nl.IFLA_VXLAN_LOCAL
-	if want.local.Is6() {
-		kind = nl.IFLA_VXLAN_LOCAL6
-	}
-	data.AddRtAttr(kind, want.local.AsSlice())
-	req.AddData(info)
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return v.host.dress(link, v.plan(want), want.addresses)
 }
 
 // remove removes the link with its forwarding entries, neighbours and routes.
 func (v *vxlan) remove() error {
-	link, err := v.link()
-	if errors.Is(err, southbound.ErrForeign) || err == nil && link == nil {
+	link, found, err := v.link()
+	if errors.Is(err, southbound.ErrForeign) || err == nil && !found {
 		return nil // what is there is not ours
 	}
 	if err != nil {
@@ -252,8 +226,8 @@ func (v *vxlan) remove() error {
 
 // retrieve compares the link with the wanted value.
 func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
-	link, err := v.link()
-	if errors.Is(err, southbound.ErrForeign) || err == nil && link == nil {
+	link, found, err := v.link()
+	if errors.Is(err, southbound.ErrForeign) || err == nil && !found {
 		return partAbsent, nil
 	}
 	if err != nil {
@@ -263,18 +237,57 @@ func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 	if err != nil {
 		return partAbsent, err
 	}
-	local, _ := netip.AddrFromSlice(link.SrcAddr)
-	local = local.Unmap()
-	want, err := readVXLAN(wanted)
-	if err == nil && v.wanted(wanted) && want.sameForm(link) && local == want.local &&
-		slices.Equal(link.HardwareAddr, want.mac) && v.host.dressed(link, v.mark(), want.mtu, want.addresses, have) {
+	if want, err := readVXLAN(wanted); err == nil && v.wanted(wanted) && v.complete(link, want, have) {
 		return partComplete, nil
 	}
 	into.Transport = kv.Transport_VXLAN
-	into.Vni, into.VxlanMac, into.Mtu = uint32(link.VxlanId), link.HardwareAddr.String(), uint32(link.MTU)
-	into.VxlanIps, into.Underlay = texts(have), nil
-	if local.IsValid() {
-		into.Underlay = []string{local.String()}
+	into.Vni, into.VxlanMac, into.Mtu = link.vxlan.vni, link.mac.String(), link.mtu
+	into.VxlanIps, into.Underlay = nil, nil
+	for o := range have.all {
+		into.VxlanIps = append(into.VxlanIps, o.prefix.String())
+	}
+	slices.Sort(into.VxlanIps)
+	if link.vxlan.local.IsValid() {
+		into.Underlay = []string{link.vxlan.local.String()}
 	}
 	return partDifferent, nil
+}
+
+// complete reports whether ensure would change nothing; have holds the link's addresses.
+func (v *vxlan) complete(link hostLink, want vxlanLink, have *linkObjects) bool {
+	return link.vxlan.sameForm(want) && link.vxlan.local == want.local &&
+		v.plan(want).dressed(link, want.addresses, have)
+}
+
+// vxlanForm holds what a VXLAN link has beside other links.
+type vxlanForm struct {
+	vni    uint32
+	port   uint16
+	learns bool
+	below  uint32     // index of the link that it sends through; 0: any
+	local  netip.Addr // on the underlay
+}
+
+// parseVXLAN reads the attributes of IFLA_INFO_DATA.
+func parseVXLAN(info []byte) (f vxlanForm) {
+	rtnl.Attributes(info, func(kind uint16, v []byte) {
+		switch {
+		case kind == unix.IFLA_VXLAN_ID:
+			f.vni = rtnl.Number(v)
+		case kind == unix.IFLA_VXLAN_PORT && len(v) == 2:
+			f.port = binary.BigEndian.Uint16(v)
+		case kind == unix.IFLA_VXLAN_LEARNING && len(v) == 1:
+			f.learns = v[0] != 0
+		case kind == unix.IFLA_VXLAN_LINK:
+			f.below = rtnl.Number(v)
+		case kind == unix.IFLA_VXLAN_LOCAL || kind == unix.IFLA_VXLAN_LOCAL6:
+			f.local, _ = netip.AddrFromSlice(v)
+		}
+	})
+	return f
+}
+
+// sameForm reports whether a link has the attributes that cannot be changed.
+func (f vxlanForm) sameForm(want vxlanLink) bool {
+	return f == vxlanForm{vni: want.vni, port: vxlanPort, local: f.local} && f.local.Is4() == want.local.Is4()
 }

@@ -125,12 +125,11 @@ func (v *vxlanPeers) find() (present bool, err error) {
 	if v.index != 0 {
 		return true, nil
 	}
-	link, err := v.link.link()
-	if err != nil || link == nil {
+	link, found, err := v.link.link()
+	if err != nil || !found {
 		return false, err
 	}
-	local, _ := netip.AddrFromSlice(link.SrcAddr)
-	v.index, v.local = uint32(link.Index), local.Unmap()
+	v.index, v.local = link.index, link.vxlan.local
 	return true, nil
 }
 

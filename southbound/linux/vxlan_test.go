@@ -134,6 +134,28 @@ func TestVXLANLinkIsRetrievedAsItWasMade(t *testing.T) {
 			}
 			return netlink.AddrAdd(l, addr)
 		},
+		"an address without the route to its prefix": func(l netlink.Link) error {
+			addr, err := netlink.ParseAddr("192.168.30.1/24")
+			if err != nil {
+				return err
+			}
+			addr.Flags = ifaNoPrefix
+			return errors.Join(netlink.AddrDel(l, addr), netlink.AddrAdd(l, addr))
+		},
+		// With the first IPv4 address of a prefix, the kernel removes the others.
+		"an address of another program is the first of its prefix": func(l netlink.Link) error {
+			addr, err := netlink.ParseAddr("192.168.30.1/24")
+			if err != nil {
+				return err
+			}
+			other, err := netlink.ParseAddr("192.168.30.77/24")
+			if err != nil {
+				return err
+			}
+			return errors.Join(netlink.AddrDel(l, addr), netlink.AddrAdd(l, other), netlink.AddrAdd(l, addr))
+		},
+		"alias":   func(l netlink.Link) error { return netlink.LinkSetAlias(l, "") },
+		"group":   func(l netlink.Link) error { return netlink.LinkSetGroup(l, 7) },
 		"removed": netlink.LinkDel,
 	}
 	for name, change := range changes {

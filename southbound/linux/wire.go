@@ -198,33 +198,17 @@ func (w *wires) ensure(ctx context.Context, p *wirePlan, fresh bool) error {
 }
 
 // add makes a pair of links; the end in the pod's namespace is down.
-func (w *wires) add(p *wirePlan, ns *rtnl.Namespace) (link hostLink, err error) {
+func (w *wires) add(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
 	pod := p.podPlan().birth(p.podName).U32(unix.IFLA_NET_NS_FD, uint32(ns.Fd()))
 	host := p.hostPlan().birth(p.hostName).Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).
 		Text(unix.IFLA_INFO_KIND, vethKind).
 		Nest(unix.IFLA_INFO_DATA, rtnl.Message(nil).Nest(vethPeer, pod)))
-	r := &rtnl.Request{
-		What:  fmt.Sprintf("make the pair of links %s and %s in %s", p.hostName, p.podName, p.netns),
-		Kind:  unix.RTM_NEWLINK,
-		Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL | unix.NLM_F_ECHO,
-		Body:  host,
-		Each: func(kind uint16, b []byte) {
-			if kind == unix.RTM_NEWLINK {
-				link, _ = parseLink(b)
-			}
-		},
-	}
-	if err := w.host.Run([]*rtnl.Request{r}); err != nil {
-		return hostLink{}, err
-	}
-	if link.name != p.hostName || link.peer == 0 { // kernels before 6.2 do not echo links
-		var found bool
-		link, found, err = getLink(w.host, p.hostName)
-		if err == nil && !found {
-			err = fmt.Errorf("make link %s: another program removed it at once", p.hostName)
-		}
-	}
-	return link, err
+	return makeLink(
+		w.host,
+		fmt.Sprintf("make the pair of links %s and %s in %s", p.hostName, p.podName, p.netns),
+		p.hostName,
+		host,
+	)
 }
 
 // dress gives a new pair of links all that the plan has. After an error the wire is

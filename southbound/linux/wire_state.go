@@ -129,16 +129,21 @@ func readObjects(s *rtnl.Socket, index uint32) (map[uint32]*linkObjects, error) 
 			have.ours[p.object] = true
 		}
 	}
+	found, err := listAddresses(s, index)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range found {
+		note(p)
+	}
 	type list struct {
 		what  string
 		kind  uint16
 		body  rtnl.Message
 		parse func([]byte) (parsed, bool)
 	}
-	address := make(rtnl.Message, unix.SizeofIfAddrmsg)
-	binary.NativeEndian.PutUint32(address[4:], index)
+	var lists []list
 	neighbour := make(rtnl.Message, sizeofNeighbour)
-	lists := []list{{"addresses", unix.RTM_GETADDR, address, parseAddress}}
 	if index != 0 {
 		neighbour = neighbour.U32(unix.NDA_IFINDEX, index)
 	}
@@ -150,13 +155,7 @@ func readObjects(s *rtnl.Socket, index uint32) (map[uint32]*linkObjects, error) 
 	}
 	lists = append(lists, list{"routes", unix.RTM_GETROUTE, route, parseRoute})
 	for _, l := range lists {
-		var found []parsed
-		err := s.Dump(l.what, l.kind, l.body, func() { found = found[:0] }, func(b []byte) {
-			if p, ok := l.parse(b); ok {
-				found = append(found, p)
-			}
-		})
-		if err != nil {
+		if found, err = listObjects(s, l.what, l.kind, l.body, l.parse); err != nil {
 			return nil, err
 		}
 		for _, p := range found {
@@ -166,17 +165,38 @@ func readObjects(s *rtnl.Socket, index uint32) (map[uint32]*linkObjects, error) 
 	return all, nil
 }
 
+// listAddresses returns the addresses of a link, or with index 0 those of all links.
+func listAddresses(s *rtnl.Socket, index uint32) ([]parsed, error) {
+	body := make(rtnl.Message, unix.SizeofIfAddrmsg)
+	binary.NativeEndian.PutUint32(body[4:], index)
+	return listObjects(s, "addresses", unix.RTM_GETADDR, body, parseAddress)
+}
+
+// listObjects returns the objects of a dump that parse accepts.
+func listObjects(
+	s *rtnl.Socket,
+	what string,
+	kind uint16,
+	body rtnl.Message,
+	parse func([]byte) (parsed, bool),
+) (all []parsed, err error) {
+	err = s.Dump(what, kind, body, func() { all = nil }, func(b []byte) {
+		if p, ok := parse(b); ok {
+			all = append(all, p)
+		}
+	})
+	return all, err
+}
+
 // findRoutes returns the routes to a destination in a table.
 func findRoutes(s *rtnl.Socket, dst netip.Prefix, table uint32) (all []parsed, err error) {
 	body := make(rtnl.Message, unix.SizeofRtMsg)
 	body[0] = familyOf(dst.Addr())
 	body = body.U32(unix.RTA_TABLE, table)
-	err = s.Dump("routes", unix.RTM_GETROUTE, body, func() { all = nil }, func(b []byte) {
-		if p, ok := parseRoute(b); ok && p.prefix == dst {
-			all = append(all, p)
-		}
+	return listObjects(s, "routes", unix.RTM_GETROUTE, body, func(b []byte) (parsed, bool) {
+		p, ok := parseRoute(b)
+		return p, ok && p.prefix == dst
 	})
-	return all, err
 }
 
 // listRules returns the rules of ours.
@@ -184,12 +204,7 @@ func listRules(s *rtnl.Socket) (all []parsed, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		body := make(rtnl.Message, sizeofFibRule)
 		body[0] = family
-		var found []parsed
-		err := s.Dump("rules", unix.RTM_GETRULE, body, func() { found = nil }, func(b []byte) {
-			if p, ok := parseRule(b); ok {
-				found = append(found, p)
-			}
-		})
+		found, err := listObjects(s, "rules", unix.RTM_GETRULE, body, parseRule)
 		if err != nil {
 			return nil, err
 		}

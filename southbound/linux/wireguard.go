@@ -7,13 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/southbound"
 )
 
@@ -31,14 +30,19 @@ type wireguard struct {
 // wireguardLink holds the wanted attributes of the link.
 type wireguardLink struct {
 	private   wgtypes.Key
-	mtu       int
-	addresses []netip.Prefix
+	mtu       uint32
+	addresses objects
+}
+
+// plan returns the attributes of the link.
+func (want wireguardLink) plan() linkPlan {
+	return linkPlan{alias: nodeAlias, group: unnamedGroup, mtu: want.mtu, noRouters: true}
 }
 
 // read reads the wanted link from a value. The link has the addresses of the pods'
 // gateways, because other nodes accept only addresses of this node's pod subnets from it.
 func (w *wireguard) read(value *kv.NodeNetwork) (wireguardLink, error) {
-	want := wireguardLink{mtu: int(value.GetMtu())}
+	want := wireguardLink{mtu: value.GetMtu(), addresses: objects{}}
 	var err error
 	if want.private, err = wgtypes.ParseKey(w.private); err != nil {
 		return wireguardLink{}, errors.New("the node's private key: want 32 bytes in base64")
@@ -48,7 +52,7 @@ func (w *wireguard) read(value *kv.NodeNetwork) (wireguardLink, error) {
 		if err != nil {
 			return wireguardLink{}, err
 		}
-		want.addresses = append(want.addresses, netip.PrefixFrom(a, a.BitLen()))
+		want.addresses[object{kind: addressObject, prefix: whole(a), routed: true}] = true
 	}
 	return want, nil
 }
@@ -68,29 +72,25 @@ func (w *wireguard) create(value *kv.NodeNetwork) error {
 	if err != nil {
 		return err
 	}
-	made, err := w.open(want)
-	if err == nil {
-		err = w.adjust(want)
+	if err := w.open(want); err != nil {
+		return err
 	}
-	if err != nil && made {
-		err = errors.Join(err, w.remove())
-	}
-	return err
+	return w.adjust(want)
 }
 
 // replaces reports whether the link has to go. A value cannot ask for another form of it.
 func (w *wireguard) replaces(value *kv.NodeNetwork) bool {
-	link, err := w.host.own(wireguardName)
-	return err == nil && link != nil && !w.wanted(value)
+	_, found, err := w.host.own(wireguardName)
+	return err == nil && found && !w.wanted(value)
 }
 
 // adjust corrects the keys, the MTU and the addresses.
 func (w *wireguard) adjust(want wireguardLink) error {
-	link, err := w.host.own(wireguardName)
+	link, found, err := w.host.own(wireguardName)
 	if err != nil {
 		return err
 	}
-	if link == nil {
+	if !found {
 		return fmt.Errorf("link %s was removed", wireguardName)
 	}
 	private, port, err := w.device.key()
@@ -102,39 +102,35 @@ func (w *wireguard) adjust(want wireguardLink) error {
 			return fmt.Errorf("set the private key of %s: %w", wireguardName, err)
 		}
 	}
-	return w.host.dress(link, nodeAlias, want.mtu, want.addresses)
+	return w.host.dress(link, want.plan(), want.addresses)
 }
 
 // open opens the device of the link. It makes the link if it is missing.
-func (w *wireguard) open(want wireguardLink) (made bool, err error) {
-	link, err := w.host.own(wireguardName)
+func (w *wireguard) open(want wireguardLink) error {
+	link, found, err := w.host.own(wireguardName)
 	if err != nil {
-		return false, err
+		return err
 	}
-	if link != nil && w.device != nil && w.device.works() {
-		return false, nil
+	if found && w.device != nil && w.device.works() {
+		return nil
 	}
 	if err := w.end(); err != nil {
-		return false, err
+		return err
 	}
-	if link != nil && link.Type() == "wireguard" {
+	if !found {
+		body := want.plan().birth(wireguardName).
+			Nest(unix.IFLA_LINKINFO, rtnl.Message(nil).Text(unix.IFLA_INFO_KIND, wireguardKind))
+		link, err = makeLink(w.host.socket, "add WireGuard link "+wireguardName, wireguardName, body)
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+	}
+	if link.kind == wireguardKind {
 		w.device, err = openKernelWireguard(w.host)
-		return false, err
+	} else {
+		w.device, err = openUserspaceWireguard(w.host, want.mtu, w.log)
 	}
-	if link == nil {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.Group, attrs.MTU = wireguardName, unnamedGroup, want.mtu
-		err := w.host.kernel.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
-		if err == nil {
-			w.device, err = openKernelWireguard(w.host)
-			return true, err
-		}
-		if !errors.Is(err, unix.EOPNOTSUPP) {
-			return false, fmt.Errorf("add WireGuard link %s: %w", wireguardName, err)
-		}
-	}
-	w.device, err = openUserspaceWireguard(w.host, want.mtu, w.log)
-	return link == nil, err
+	return err
 }
 
 // end closes the device, and leaves the link.
@@ -149,8 +145,8 @@ func (w *wireguard) end() error {
 
 // remove removes the link and ends the device.
 func (w *wireguard) remove() error {
-	link, err := w.host.own(wireguardName)
-	if errors.Is(err, southbound.ErrForeign) || err == nil && link == nil {
+	link, found, err := w.host.own(wireguardName)
+	if errors.Is(err, southbound.ErrForeign) || err == nil && !found {
 		return w.end()
 	}
 	if err != nil {
@@ -161,8 +157,8 @@ func (w *wireguard) remove() error {
 
 // retrieve compares the link and its keys with the wanted value.
 func (w *wireguard) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
-	link, err := w.host.own(wireguardName)
-	if errors.Is(err, southbound.ErrForeign) || err == nil && link == nil {
+	link, found, err := w.host.own(wireguardName)
+	if errors.Is(err, southbound.ErrForeign) || err == nil && !found {
 		return partAbsent, nil
 	}
 	if err != nil {
@@ -172,13 +168,13 @@ func (w *wireguard) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 	if err != nil {
 		return partAbsent, err
 	}
-	if w.device == nil && link.Type() == "wireguard" {
+	if w.device == nil && link.kind == wireguardKind {
 		if w.device, err = openKernelWireguard(w.host); err != nil {
 			return partAbsent, err
 		}
 	}
 	if want, err := w.read(wanted); err == nil && w.wanted(wanted) && w.device != nil && w.device.works() &&
-		w.host.dressed(link, nodeAlias, want.mtu, want.addresses, have) {
+		want.plan().dressed(link, want.addresses, have) {
 		private, port, err := w.device.key()
 		if err != nil {
 			return partAbsent, err
@@ -187,6 +183,6 @@ func (w *wireguard) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 			return partComplete, nil
 		}
 	}
-	into.Transport, into.Mtu = kv.Transport_WIREGUARD, uint32(link.Attrs().MTU)
+	into.Transport, into.Mtu = kv.Transport_WIREGUARD, link.mtu
 	return partDifferent, nil
 }

@@ -14,6 +14,8 @@ import (
 const (
 	// wireguardName is the name of the node's WireGuard link.
 	wireguardName = "cadwg"
+	// wireguardKind is the kind of the link if the kernel makes it.
+	wireguardKind = "wireguard"
 	// wireguardPort is the port of WireGuard on every node.
 	wireguardPort = 51820
 )

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
@@ -59,11 +58,8 @@ func (k *kernelWireguard) setPeer(public wgtypes.Key, _, peer wireguardPeer) err
 		ReplaceAllowedIPs: true,
 	}
 	for _, p := range peer.allowed {
-		prefix, err := netlink.ParseIPNet(p.String())
-		if err != nil {
-			return err
-		}
-		c.AllowedIPs = append(c.AllowedIPs, *prefix)
+		mask := net.CIDRMask(p.Bits(), p.Addr().BitLen())
+		c.AllowedIPs = append(c.AllowedIPs, net.IPNet{IP: p.Addr().AsSlice(), Mask: mask})
 	}
 	return k.client.ConfigureDevice(wireguardName, wgtypes.Config{Peers: []wgtypes.PeerConfig{c}})
 }

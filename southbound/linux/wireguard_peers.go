@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -125,14 +124,14 @@ func (w *wireguardPeers) erase(key string, public wgtypes.Key) error {
 // retrieve returns the values whose peers are there. Peers that belong to none of the
 // wanted values have a key with their public key.
 func (w *wireguardPeers) retrieve(wanted []controller.Value) ([]controller.Value, error) {
-	link, err := w.link.host.own(wireguardName)
-	if errors.Is(err, southbound.ErrForeign) || link == nil && err == nil {
+	link, present, err := w.link.host.own(wireguardName)
+	if errors.Is(err, southbound.ErrForeign) || err == nil && !present {
 		return nil, nil // a device without its link ends
 	}
 	if err != nil {
 		return nil, err
 	}
-	if link.Attrs().Flags&net.FlagUp == 0 {
+	if !link.up {
 		return nil, nil // the peers are there, but the routes through them went when the link was set down
 	}
 	if w.link.device == nil || !w.link.device.works() {

@@ -19,6 +19,8 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/cadastre/cadastre/internal/rtnl"
 )
 
 // wireguardMTU is the MTU of the link if the value has none.
@@ -32,13 +34,13 @@ var _ wireguardDevice = (*userspaceWireguard)(nil)
 
 // openUserspaceWireguard makes the link, or takes over the one that an earlier agent has
 // left.
-func openUserspaceWireguard(host *tunnelHost, mtu int, log *slog.Logger) (wireguardDevice, error) {
+func openUserspaceWireguard(host *tunnelHost, mtu uint32, log *slog.Logger) (wireguardDevice, error) {
 	if mtu == 0 {
 		mtu = wireguardMTU
 	}
 	u := &userspaceWireguard{}
 	err := host.within(func() error {
-		link, err := tun.CreateTUN(wireguardName, mtu)
+		link, err := tun.CreateTUN(wireguardName, int(mtu))
 		if errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("another process, perhaps another agent, serves it: %w", err)
 		}
@@ -58,9 +60,10 @@ func openUserspaceWireguard(host *tunnelHost, mtu int, log *slog.Logger) (wiregu
 	if err != nil {
 		return nil, fmt.Errorf("make WireGuard link %s in this process, on /dev/net/tun: %w", wireguardName, err)
 	}
-	found, err := host.kernel.LinkByName(wireguardName)
+	link, _, err := getLink(host.socket, wireguardName)
 	if err == nil {
-		err = host.kernel.LinkSetGroup(found, unnamedGroup)
+		group := rtnl.Message(nil).U32(unix.IFLA_GROUP, unnamedGroup)
+		err = host.socket.Run([]*rtnl.Request{changeLink("set its group", link.index, 0, 0, group)})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mark link %s: %w", wireguardName, err), u.close())
