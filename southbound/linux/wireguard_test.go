@@ -191,10 +191,16 @@ func TestWireguardIsRetrievedAndRepaired(t *testing.T) {
 	for what, damage := range map[string]func() error{
 		"the link is down": link(netlink.LinkSetDown),
 		"another MTU":      link(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) }),
-		"no link":          link(netlink.LinkDel),
-		"another key":      func() error { return n.link.device.setKey(wireguardKey(99), wireguardPort) },
-		"another port":     func() error { return n.link.device.setKey(wireguardKey(1), 51821) },
-		"no peer":          func() error { return n.link.device.removePeer(public) },
+		"another alias":    link(func(l netlink.Link) error { return netlink.LinkSetAlias(l, "") }),
+		"another group":    link(func(l netlink.Link) error { return netlink.LinkSetGroup(l, 7) }),
+		"it obeys routers": func() error {
+			setting(t, n.net, "net.ipv6.conf.cadwg.accept_ra", "2")
+			return nil
+		},
+		"no link":      link(netlink.LinkDel),
+		"another key":  func() error { return n.link.device.setKey(wireguardKey(99), wireguardPort) },
+		"another port": func() error { return n.link.device.setKey(wireguardKey(1), 51821) },
+		"no peer":      func() error { return n.link.device.removePeer(public) },
 		"another peer": func() error {
 			return n.link.device.setPeer(stranger, wireguardPeer{}, wireguardPeer{endpoint: netip.MustParseAddrPort("10.99.9.9:1")})
 		},
