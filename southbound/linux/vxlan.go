@@ -193,8 +193,8 @@ func (v *vxlan) inTheWay(want vxlanLink, failed error) error {
 	}
 	for _, other := range links {
 		if other.vxlan.vni == want.vni && other.vxlan.port == vxlanPort {
-			const text = "%w and port %d: link %s has both: %w; remove it, or set another cadastre.vni"
-			return fmt.Errorf(text, failed, vxlanPort, other.name, southbound.ErrForeign)
+			const text = "%w: link %s has this VNI, and port %d: %w; remove it, or set another cadastre.vni"
+			return fmt.Errorf(text, failed, other.name, vxlanPort, southbound.ErrForeign)
 		}
 	}
 	return failed
