@@ -5,7 +5,6 @@ package linux
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 )
 
@@ -42,15 +41,6 @@ func readPrefixes(field string, all []string) ([]netip.Prefix, error) {
 		read = append(read, p)
 	}
 	return read, nil
-}
-
-// readMAC parses an address of a link.
-func readMAC(field, text string) (net.HardwareAddr, error) {
-	mac, err := net.ParseMAC(text)
-	if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
-		return nil, fmt.Errorf("%s %q: want the MAC address of one link, such as 02:00:c0:a8:1e:05", field, text)
-	}
-	return mac, nil
 }
 
 // texts returns prefixes as text.

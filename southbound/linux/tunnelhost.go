@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cadastre/cadastre/api/kv"
@@ -24,27 +23,18 @@ const (
 	unnamedGroup = 0xCAD0
 )
 
-// dumpTries limits the attempts of a list while the kernel's state changes.
-const dumpTries = 10
-
 // tunnelHost reads and writes the node's own links in one network namespace.
 type tunnelHost struct {
 	namespace string // path, "": the process's
 	monitor   *monitor
-	kernel    *netlink.Handle
 	socket    *rtnl.Socket
 }
 
-// newTunnelHost opens netlink sockets in a namespace.
+// newTunnelHost opens a netlink socket in a namespace.
 func newTunnelHost(opt Options) (*tunnelHost, error) {
 	h := &tunnelHost{namespace: opt.Namespace, monitor: opt.withDefaults().monitor}
 	err := h.within(func() (err error) {
-		if h.socket, err = rtnl.Dial(unix.NETLINK_ROUTE); err != nil {
-			return err
-		}
-		if h.kernel, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-			err = errors.Join(err, h.socket.Close())
-		}
+		h.socket, err = rtnl.Dial(unix.NETLINK_ROUTE)
 		return err
 	})
 	if err != nil {
@@ -53,25 +43,11 @@ func newTunnelHost(opt Options) (*tunnelHost, error) {
 	return h, nil
 }
 
-// close closes the sockets.
-func (h *tunnelHost) close() {
-	h.kernel.Close()
-	_ = h.socket.Close()
-}
+// close closes the socket.
+func (h *tunnelHost) close() { _ = h.socket.Close() }
 
 // within calls f in the namespace of the host.
 func (h *tunnelHost) within(f func() error) error { return rtnl.Within(h.namespace, f) }
-
-// listAll repeats a list that a change has interrupted.
-func listAll[T any](list func() ([]T, error)) (all []T, err error) {
-	for range dumpTries {
-		all, err = list()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return all, err
-}
 
 // own returns the link called name of the value "node". A link that lacks the marks of this
 // package is foreign.

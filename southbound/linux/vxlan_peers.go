@@ -77,7 +77,8 @@ func peerMAC(value *kv.NodeTunnel) (mac hardware) {
 // readVXLANPeer reads the entries of a value. Of the addresses on the underlay, the one of
 // the link's family is used.
 func readVXLANPeer(value *kv.NodeTunnel, local netip.Addr) ([]object, error) {
-	if _, err := readMAC("mac", value.GetMac()); err != nil {
+	mac, err := readHardware("mac", value.GetMac())
+	if err != nil {
 		return nil, err
 	}
 	ips, err := readAddrs("vxlan_ips", value.GetVxlanIps())
@@ -90,7 +91,7 @@ func readVXLANPeer(value *kv.NodeTunnel, local netip.Addr) ([]object, error) {
 	}
 	for _, a := range underlay {
 		if a.Is4() == local.Is4() {
-			return peerEntries(peerMAC(value), []netip.Addr{a}, ips), nil
+			return peerEntries(mac, []netip.Addr{a}, ips), nil
 		}
 	}
 	if len(underlay) == 0 {
@@ -229,20 +230,17 @@ func (v *vxlanPeers) former(value *kv.NodeTunnel) []object {
 func (v *vxlanPeers) list() (map[hardware][]object, error) {
 	found := map[hardware][]object{}
 	for _, family := range []byte{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		var all []object
 		body := make(rtnl.Message, sizeofNeighbour)
 		body[0] = family
 		body = body.U32(unix.NDA_IFINDEX, v.index)
-		err := v.host.socket.Dump("entries", unix.RTM_GETNEIGH, body, func() { all = nil }, func(b []byte) {
-			if p, ok := parseNeighbour(b); ok && p.index == v.index {
-				all = append(all, p.object)
-			}
-		})
+		all, err := listObjects(v.host.socket, "entries", unix.RTM_GETNEIGH, body, parseNeighbour)
 		if err != nil {
 			return nil, fmt.Errorf("link %s: %w", v.link.label(), err)
 		}
-		for _, o := range all {
-			found[o.mac] = append(found[o.mac], o)
+		for _, p := range all {
+			if p.index == v.index {
+				found[p.mac] = append(found[p.mac], p.object)
+			}
 		}
 	}
 	return found, nil
