@@ -41,10 +41,9 @@ type change struct {
 // changes compares a link with its plan. Each condition has its difference and its change.
 func (p linkPlan) changes(have hostLink) (all []change) {
 	if p.noLinkLocal && have.generate {
-		spec := rtnl.Message(nil).U8(inet6Generate, generateNone)
 		all = append(all, change{
 			difference: "gets a link-local address: its addr_gen_mode is not none",
-			spec:       rtnl.Message(nil).Nest(unix.AF_INET6, spec),
+			spec:       rtnl.Message(nil).Nest(unix.AF_INET6, rtnl.Message(nil).U8(inet6Generate, generateNone)),
 		})
 	}
 	if p.noFilter && have.filter != 0 {

@@ -131,10 +131,10 @@ func (v *vxlan) link() (link hostLink, found bool, err error) {
 // create makes the link, or repairs it.
 func (v *vxlan) create(value *kv.NodeNetwork) error {
 	want, err := readVXLAN(value)
-	if err != nil {
-		return err
+	if err == nil {
+		err = v.ensure(want)
 	}
-	return v.ensure(want)
+	return err
 }
 
 // ensure makes the wanted link, or repairs it.
@@ -149,14 +149,13 @@ func (v *vxlan) ensure(want vxlanLink) error {
 		}
 		found = false
 	}
-	if found {
-		return v.adjust(link, want)
-	}
-	if v.made != nil {
-		v.made()
-	}
-	if link, err = v.add(want); err != nil {
-		return err
+	if !found {
+		if v.made != nil {
+			v.made()
+		}
+		if link, err = v.add(want); err != nil {
+			return err
+		}
 	}
 	return v.adjust(link, want)
 }

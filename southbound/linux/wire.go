@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// attempts limits the repetitions of a creation that meets an older wire.
+	// attempts limits the repetitions of a change that meets an older wire, or another program.
 	attempts = 4
 	// localWait is the first wait for the local route of an address. Each further one is
 	// twice as long, up to localPatience.
