@@ -89,12 +89,14 @@ func (p *memPlane) node() *kv.NodeNetwork {
 // kind makes all values of a prefix.
 func (p *memPlane) kind(prefix string) southbound.Kind[proto.Message] {
 	return southbound.Kind[proto.Message]{
-		Name:     "mem",
-		Prefix:   prefix,
-		Read:     func(_ string, m proto.Message) (proto.Message, error) { return m, nil },
-		Create:   p.create,
-		Delete:   p.remove,
-		Retrieve: func(context.Context, []southbound.Wanted[proto.Message]) ([]controller.Value, error) { return p.retrieve(prefix) },
+		Name:   "mem",
+		Prefix: prefix,
+		Read:   func(_ string, m proto.Message) (proto.Message, error) { return m, nil },
+		Create: p.create,
+		Delete: p.remove,
+		Retrieve: func(context.Context, []southbound.Wanted[proto.Message]) ([]controller.Value, error) {
+			return p.retrieve(prefix)
+		},
 	}
 }
 
