@@ -4,11 +4,13 @@
 package dockeripam
 
 import (
+	"errors"
 	"log/slog"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/cadastre/cadastre/internal/rtnl"
 	"github.com/cadastre/cadastre/ipam/ipamapi"
 )
 
@@ -26,16 +28,17 @@ var (
 
 // Addresses returns the addresses of this machine's links. If it cannot read them, it
 // logs that and returns none.
-func (h Host) Addresses() (all []netip.Addr) {
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+func (h Host) Addresses() []netip.Addr {
+	var all []netip.Addr
+	body := make([]byte, unix.SizeofIfAddrmsg)
+	err := list("addresses", unix.RTM_GETADDR, body, func() { all = nil }, func(b []byte) {
+		if a, err := rtnl.DecodeAddress(b); err == nil {
+			all = append(all, a.Prefix.Addr())
+		}
+	})
 	if err != nil {
 		h.Log.Warn("the addresses of this machine cannot be read: gateways of networks may be missed", "error", err)
 		return nil
-	}
-	for _, x := range addrs {
-		if a, ok := netip.AddrFromSlice(x.IP); ok {
-			all = append(all, a.Unmap())
-		}
 	}
 	return all
 }
@@ -43,22 +46,30 @@ func (h Host) Addresses() (all []netip.Addr) {
 // Networks returns the prefixes that no Docker pool may overlap, without default
 // routes and link-local prefixes.
 func (h Host) Networks() []netip.Prefix {
-	all := h.Own()
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	var routed []netip.Prefix
+	body := make([]byte, unix.SizeofRtMsg)
+	err := list("routes", unix.RTM_GETROUTE, body, func() { routed = nil }, func(b []byte) {
+		r, err := rtnl.DecodeRoute(b)
+		if err != nil || r.Table != unix.RT_TABLE_MAIN || r.Flags&unix.RTM_F_CLONED != 0 {
+			return
+		}
+		if a := r.Dst.Addr(); r.Dst.Bits() > 0 && !a.IsLinkLocalUnicast() && !a.IsMulticast() {
+			routed = append(routed, r.Dst.Masked())
+		}
+	})
 	if err != nil {
 		h.Log.Warn("the routes of this machine cannot be read: Docker's pools may overlap them", "error", err)
-		return all
+		return h.Own()
 	}
-	for _, r := range routes {
-		if r.Dst == nil {
-			continue
-		}
-		a, ok := netip.AddrFromSlice(r.Dst.IP)
-		bits, _ := r.Dst.Mask.Size()
-		p := netip.PrefixFrom(a.Unmap(), bits)
-		if ok && bits > 0 && !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsMulticast() {
-			all = append(all, p.Masked())
-		}
+	return append(h.Own(), routed...)
+}
+
+// list calls each for all objects of a kind in the network namespace of the process, and reset
+// before it begins anew.
+func list(what string, kind uint16, body []byte, reset func(), each func(body []byte)) error {
+	s, err := rtnl.Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
 	}
-	return all
+	return errors.Join(s.Dump(what, kind, body, reset, each), s.Close())
 }
