@@ -14,7 +14,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
 )
@@ -57,9 +56,9 @@ type firewall struct {
 	remove  func() error
 }
 
-func (f *forwardRules) wanted(*kv.NodeNetwork) bool { return f.allow }
+func (f *forwardRules) read(*kv.NodeNetwork, *nodePlan) error { return nil }
 
-func (f *forwardRules) validate(*kv.NodeNetwork) error { return nil }
+func (f *forwardRules) wanted(nodePlan) bool { return f.allow }
 
 // look reads the firewalls, and notes those that drop the packets.
 func (f *forwardRules) look() ([]firewall, error) {
@@ -136,7 +135,7 @@ func (w firewall) note(allow bool) string {
 
 // create adds the rules to each chain that lacks them. A chain that cannot be changed is
 // only noted: the packets of other families and nodes pass.
-func (f *forwardRules) create(*kv.NodeNetwork) error {
+func (f *forwardRules) create(nodePlan) error {
 	all, err := f.look()
 	if err != nil {
 		return err
@@ -155,7 +154,7 @@ func (f *forwardRules) create(*kv.NodeNetwork) error {
 	return nil
 }
 
-func (f *forwardRules) replaces(*kv.NodeNetwork) bool { return false }
+func (f *forwardRules) replaces(nodePlan) bool { return false }
 
 // remove removes the rules.
 func (f *forwardRules) remove() error {
@@ -175,7 +174,7 @@ func (f *forwardRules) remove() error {
 }
 
 // retrieve reports the part as complete if no chain lacks the rules.
-func (f *forwardRules) retrieve(_, wanted *kv.NodeNetwork) (partState, error) {
+func (f *forwardRules) retrieve(_ *kv.NodeNetwork, plan nodePlan) (partState, error) {
 	all, err := f.look()
 	if err != nil {
 		return partAbsent, err
@@ -187,7 +186,7 @@ func (f *forwardRules) retrieve(_, wanted *kv.NodeNetwork) (partState, error) {
 		missing = missing || w.missing && w.fix != nil
 	}
 	switch {
-	case proto.Equal(wanted, &kv.NodeNetwork{}) && !ours:
+	case plan.value == nil && !ours:
 		return partAbsent, nil
 	case f.allow && !missing:
 		return partComplete, nil

@@ -49,21 +49,24 @@ func (f *forwarding) setting(family byte) string {
 
 var _ nodePart = (*forwarding)(nil)
 
-func (f *forwarding) wanted(value *kv.NodeNetwork) bool { return len(podFamilies(value)) > 0 }
+func (f *forwarding) read(value *kv.NodeNetwork, plan *nodePlan) error {
+	plan.families = podFamilies(value)
+	return nil
+}
 
-func (f *forwarding) validate(*kv.NodeNetwork) error { return nil }
+func (f *forwarding) wanted(plan nodePlan) bool { return len(plan.families) > 0 }
 
-func (f *forwarding) replaces(*kv.NodeNetwork) bool { return false }
+func (f *forwarding) replaces(nodePlan) bool { return false }
 
 // remove does nothing: other programs of the node may need forwarding.
 func (f *forwarding) remove() error { return nil }
 
 // retrieve reports forwarding that is off as absent, which a node without pods has too.
-func (f *forwarding) retrieve(_, wanted *kv.NodeNetwork) (partState, error) {
-	if !f.wanted(wanted) {
+func (f *forwarding) retrieve(_ *kv.NodeNetwork, plan nodePlan) (partState, error) {
+	if !f.wanted(plan) {
 		return partAbsent, nil
 	}
-	on, err := f.on(podFamilies(wanted))
+	on, err := f.on(plan.families)
 	if err != nil || !on {
 		return partAbsent, err
 	}
@@ -86,7 +89,7 @@ func (f *forwarding) on(families []byte) (on bool, err error) {
 	return on, err
 }
 
-func (f *forwarding) create(value *kv.NodeNetwork) error { return f.turnOn(podFamilies(value)) }
+func (f *forwarding) create(plan nodePlan) error { return f.turnOn(plan.families) }
 
 // turnOn turns forwarding on for families. A setting that is on is not written, so /proc/sys
 // may be read-only then.

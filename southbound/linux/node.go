@@ -20,20 +20,28 @@ import (
 // nodePart makes one part of a NodeNetwork true. Its methods are called from one goroutine
 // at a time.
 type nodePart interface {
-	// wanted reports whether a value has the part.
-	wanted(value *kv.NodeNetwork) bool
-	// validate returns the reason why a value with the part can never be made.
-	validate(value *kv.NodeNetwork) error
+	// read reads the part of a value that has it, or returns why it can never be made.
+	read(value *kv.NodeNetwork, plan *nodePlan) error
+	// wanted reports whether a plan has the part.
+	wanted(plan nodePlan) bool
 	// create makes the part, or repairs it.
-	create(value *kv.NodeNetwork) error
-	// replaces reports whether value needs the present link of the part to be removed: the
+	create(plan nodePlan) error
+	// replaces reports whether a plan needs the present link of the part to be removed: the
 	// kernel then removes the tunnels and the routes through it.
-	replaces(value *kv.NodeNetwork) bool
+	replaces(plan nodePlan) bool
 	// remove removes the part. A missing part is not an error.
 	remove() error
-	// retrieve compares the part with the wanted value. If there is a difference, it sets
-	// the fields of the part in into.
-	retrieve(into, wanted *kv.NodeNetwork) (partState, error)
+	// retrieve compares the part with a plan. If there is a difference, it sets the fields of
+	// the part in into.
+	retrieve(into *kv.NodeNetwork, plan nodePlan) (partState, error)
+}
+
+// nodePlan is what the parts have read of a value. Without a value nothing is wanted.
+type nodePlan struct {
+	value     *kv.NodeNetwork
+	families  []byte         // of the node's pods
+	vxlan     *vxlanLink     // nil: none
+	wireguard *wireguardLink // nil: none
 }
 
 // partState tells how a part of a NodeNetwork compares with the wanted value.
@@ -54,8 +62,8 @@ type ownNode struct {
 }
 
 // kind returns the kind of the value.
-func (n *ownNode) kind() southbound.Kind[*kv.NodeNetwork] {
-	return southbound.Kind[*kv.NodeNetwork]{
+func (n *ownNode) kind() southbound.Kind[nodePlan] {
+	return southbound.Kind[nodePlan]{
 		Name:      "linux node",
 		Prefix:    kv.SinkNode,
 		Read:      n.read,
@@ -78,24 +86,21 @@ func (n *ownNode) close() error {
 	return errors.Join(errs...)
 }
 
-// read returns the value, or why one of its parts can never be made.
-func (n *ownNode) read(_ string, m proto.Message) (*kv.NodeNetwork, error) {
-	network, err := message[*kv.NodeNetwork](m)
-	if err != nil {
-		return nil, err
+// read returns the plan of a value, or why one of its parts can never be made.
+func (n *ownNode) read(_ string, m proto.Message) (plan nodePlan, err error) {
+	if plan.value, err = message[*kv.NodeNetwork](m); err != nil {
+		return plan, err
 	}
 	for _, p := range n.parts {
-		if p.wanted(network) {
-			err = errors.Join(err, p.validate(network))
-		}
+		err = errors.Join(err, p.read(plan.value, &plan))
 	}
-	return network, err
+	return plan, err
 }
 
-// create removes the parts that value does not have, and makes the others.
-func (n *ownNode) create(_ context.Context, _ string, value *kv.NodeNetwork) error {
+// create removes the parts that a plan does not have, and makes the others.
+func (n *ownNode) create(_ context.Context, _ string, plan nodePlan) error {
 	for _, p := range n.parts {
-		if p.wanted(value) {
+		if p.wanted(plan) {
 			continue
 		}
 		if err := p.remove(); err != nil {
@@ -103,10 +108,10 @@ func (n *ownNode) create(_ context.Context, _ string, value *kv.NodeNetwork) err
 		}
 	}
 	for _, p := range n.parts {
-		if !p.wanted(value) {
+		if !p.wanted(plan) {
 			continue
 		}
-		if err := p.create(value); err != nil {
+		if err := p.create(plan); err != nil {
 			return err
 		}
 	}
@@ -115,11 +120,11 @@ func (n *ownNode) create(_ context.Context, _ string, value *kv.NodeNetwork) err
 
 // recreates reports whether a link of the node has to go or to be made again. It asks the
 // kernel, because a value does not show all of the link's form.
-func (n *ownNode) recreates(_ string, _ southbound.Made[*kv.NodeNetwork], want *kv.NodeNetwork) bool {
+func (n *ownNode) recreates(_ string, _ southbound.Made[nodePlan], want nodePlan) bool {
 	return slices.ContainsFunc(n.parts, func(p nodePart) bool { return p.replaces(want) })
 }
 
-func (n *ownNode) remove(context.Context, string, southbound.Made[*kv.NodeNetwork]) error {
+func (n *ownNode) remove(context.Context, string, southbound.Made[nodePlan]) error {
 	var err error
 	for _, p := range n.parts {
 		err = errors.Join(err, p.remove())
@@ -128,12 +133,15 @@ func (n *ownNode) remove(context.Context, string, southbound.Made[*kv.NodeNetwor
 }
 
 // retrieve returns the wanted value if all parts are as it says.
-func (n *ownNode) retrieve(_ context.Context, wanted []southbound.Wanted[*kv.NodeNetwork]) ([]controller.Value, error) {
-	want := &kv.NodeNetwork{}
+func (n *ownNode) retrieve(_ context.Context, wanted []southbound.Wanted[nodePlan]) ([]controller.Value, error) {
+	want := nodePlan{}
 	for _, w := range wanted {
 		want = w.Plan
 	}
-	have := proto.CloneOf(want)
+	have := &kv.NodeNetwork{}
+	if want.value != nil {
+		have = proto.CloneOf(want.value)
+	}
 	present, different := len(wanted) > 0, false
 	for _, p := range n.parts {
 		state, err := p.retrieve(have, want)
@@ -150,7 +158,7 @@ func (n *ownNode) retrieve(_ context.Context, wanted []southbound.Wanted[*kv.Nod
 	if !present {
 		return nil, nil
 	}
-	if different && proto.Equal(have, want) {
+	if different && proto.Equal(have, want.value) {
 		have = &kv.NodeNetwork{} // the difference is one that the value does not show
 	}
 	return []controller.Value{{Key: kv.SinkNode, Message: have}}, nil

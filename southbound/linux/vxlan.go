@@ -82,12 +82,16 @@ func readVXLANLink(vni, mtu uint32, underlay []string) (want vxlanLink, err erro
 	return want, err
 }
 
-func (v *vxlan) wanted(value *kv.NodeNetwork) bool { return value.GetTransport() == kv.Transport_VXLAN }
-
-func (v *vxlan) validate(value *kv.NodeNetwork) error {
-	_, err := readVXLAN(value)
+func (v *vxlan) read(value *kv.NodeNetwork, plan *nodePlan) error {
+	if value.GetTransport() != kv.Transport_VXLAN {
+		return nil
+	}
+	want, err := readVXLAN(value)
+	plan.vxlan = &want
 	return err
 }
+
+func (v *vxlan) wanted(plan nodePlan) bool { return plan.vxlan != nil }
 
 // form returns the attribute of a request that makes the link, with its fixed attributes, or that
 // changes its local address.
@@ -129,13 +133,7 @@ func (v *vxlan) link() (link hostLink, found bool, err error) {
 }
 
 // create makes the link, or repairs it.
-func (v *vxlan) create(value *kv.NodeNetwork) error {
-	want, err := readVXLAN(value)
-	if err == nil {
-		err = v.ensure(want)
-	}
-	return err
-}
+func (v *vxlan) create(plan nodePlan) error { return v.ensure(*plan.vxlan) }
 
 // ensure makes the wanted link, or repairs it.
 func (v *vxlan) ensure(want vxlanLink) error {
@@ -161,13 +159,9 @@ func (v *vxlan) ensure(want vxlanLink) error {
 }
 
 // replaces reports whether the link has to go, or has to be made again.
-func (v *vxlan) replaces(value *kv.NodeNetwork) bool {
+func (v *vxlan) replaces(plan nodePlan) bool {
 	link, found, err := v.link()
-	if err != nil || !found {
-		return false
-	}
-	want, err := readVXLAN(value)
-	return !v.wanted(value) || err == nil && !link.vxlan.sameForm(want)
+	return err == nil && found && (plan.vxlan == nil || !link.vxlan.sameForm(*plan.vxlan))
 }
 
 // add makes the link.
@@ -223,8 +217,8 @@ func (v *vxlan) remove() error {
 	return v.host.removeLink(link)
 }
 
-// retrieve compares the link with the wanted value.
-func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
+// retrieve compares the link with a plan.
+func (v *vxlan) retrieve(into *kv.NodeNetwork, plan nodePlan) (partState, error) {
 	link, found, err := v.link()
 	if errors.Is(err, southbound.ErrForeign) || err == nil && !found {
 		return partAbsent, nil
@@ -236,7 +230,7 @@ func (v *vxlan) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 	if err != nil {
 		return partAbsent, err
 	}
-	if want, err := readVXLAN(wanted); err == nil && v.wanted(wanted) && v.complete(link, want, have) {
+	if plan.vxlan != nil && v.complete(link, *plan.vxlan, have) {
 		return partComplete, nil
 	}
 	into.Transport = kv.Transport_VXLAN

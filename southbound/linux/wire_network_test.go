@@ -283,14 +283,16 @@ func TestForwardingIsTurnedOnForThePodsFamilies(t *testing.T) {
 		v4, v6 string
 	}{{&kv.NodeNetwork{}, "0", "0"}, {four, "1", "0"}, {six, "0", "1"}, {both, "1", "1"}} {
 		off()
-		state, err := f.retrieve(&kv.NodeNetwork{}, x.value)
+		plan := nodePlan{}
+		l.must(f.read(x.value, &plan))
+		state, err := f.retrieve(&kv.NodeNetwork{}, plan)
 		l.must(err)
 		l.Expect(state).To(Equal(partAbsent))
-		l.must(f.create(x.value))
+		l.must(f.create(plan))
 		l.Expect([]string{get(forwarding4), get(forwarding6)}).To(Equal([]string{x.v4, x.v6}))
-		state, err = f.retrieve(&kv.NodeNetwork{}, x.value)
+		state, err = f.retrieve(&kv.NodeNetwork{}, plan)
 		l.must(err)
-		l.Expect(state == partComplete).To(Equal(f.wanted(x.value)))
+		l.Expect(state == partComplete).To(Equal(f.wanted(plan)))
 	}
 	// /proc/sys is read-only, as in a container without privileges
 	off()

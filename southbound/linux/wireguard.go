@@ -39,9 +39,19 @@ func (want wireguardLink) plan() linkPlan {
 	return linkPlan{alias: nodeAlias, group: unnamedGroup, mtu: want.mtu, noRouters: true}
 }
 
-// read reads the wanted link from a value. The link has the addresses of the pods'
+// read reads the wanted link of a value that has one.
+func (w *wireguard) read(value *kv.NodeNetwork, plan *nodePlan) error {
+	if value.GetTransport() != kv.Transport_WIREGUARD {
+		return nil
+	}
+	want, err := w.readLink(value)
+	plan.wireguard = &want
+	return err
+}
+
+// readLink reads the wanted link from a value. The link has the addresses of the pods'
 // gateways, because other nodes accept only addresses of this node's pod subnets from it.
-func (w *wireguard) read(value *kv.NodeNetwork) (wireguardLink, error) {
+func (w *wireguard) readLink(value *kv.NodeNetwork) (wireguardLink, error) {
 	want := wireguardLink{mtu: value.GetMtu(), addresses: objects{}}
 	var err error
 	if want.private, err = wgtypes.ParseKey(w.private); err != nil {
@@ -57,31 +67,20 @@ func (w *wireguard) read(value *kv.NodeNetwork) (wireguardLink, error) {
 	return want, nil
 }
 
-func (w *wireguard) wanted(value *kv.NodeNetwork) bool {
-	return value.GetTransport() == kv.Transport_WIREGUARD
-}
-
-func (w *wireguard) validate(value *kv.NodeNetwork) error {
-	_, err := w.read(value)
-	return err
-}
+func (w *wireguard) wanted(plan nodePlan) bool { return plan.wireguard != nil }
 
 // create makes the link, or repairs it.
-func (w *wireguard) create(value *kv.NodeNetwork) error {
-	want, err := w.read(value)
-	if err != nil {
+func (w *wireguard) create(plan nodePlan) error {
+	if err := w.open(*plan.wireguard); err != nil {
 		return err
 	}
-	if err := w.open(want); err != nil {
-		return err
-	}
-	return w.adjust(want)
+	return w.adjust(*plan.wireguard)
 }
 
 // replaces reports whether the link has to go. A value cannot ask for another form of it.
-func (w *wireguard) replaces(value *kv.NodeNetwork) bool {
+func (w *wireguard) replaces(plan nodePlan) bool {
 	_, found, err := w.host.own(wireguardName)
-	return err == nil && found && !w.wanted(value)
+	return err == nil && found && plan.wireguard == nil
 }
 
 // adjust corrects the keys, the MTU and the addresses.
@@ -155,8 +154,8 @@ func (w *wireguard) remove() error {
 	return errors.Join(w.end(), w.host.removeLink(link))
 }
 
-// retrieve compares the link and its keys with the wanted value.
-func (w *wireguard) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
+// retrieve compares the link and its keys with a plan.
+func (w *wireguard) retrieve(into *kv.NodeNetwork, plan nodePlan) (partState, error) {
 	link, found, err := w.host.own(wireguardName)
 	if errors.Is(err, southbound.ErrForeign) || err == nil && !found {
 		return partAbsent, nil
@@ -173,7 +172,7 @@ func (w *wireguard) retrieve(into, wanted *kv.NodeNetwork) (partState, error) {
 			return partAbsent, err
 		}
 	}
-	if want, err := w.read(wanted); err == nil && w.wanted(wanted) && w.device != nil && w.device.works() &&
+	if want := plan.wireguard; want != nil && w.device != nil && w.device.works() &&
 		want.plan().dressed(link, want.addresses, have) {
 		private, port, err := w.device.key()
 		if err != nil {

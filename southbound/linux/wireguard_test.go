@@ -285,7 +285,7 @@ func TestWireguardNamesWhatIsInTheWay(t *testing.T) {
 
 	first, second := newWireguardNode(t, lab.nodes[1]), newWireguardNode(t, lab.nodes[1])
 	first.join()
-	err = second.link.create(second.network(kv.Transport_WIREGUARD))
+	err = second.node.Create(t.Context(), kv.SinkNode, second.network(kv.Transport_WIREGUARD))
 	g.Expect(err).To(MatchError(unix.EBUSY))
 	g.Expect(err).To(MatchError(ContainSubstring("another agent")))
 	g.Expect(first.link.device.works()).To(BeTrue())
