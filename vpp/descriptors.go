@@ -39,7 +39,7 @@ func (opt Options) withDefaults() Options {
 // them. They are closed by the scheduler. VPP need not run yet.
 func Descriptors(opt Options) ([]*southbound.Descriptor, error) {
 	opt = opt.withDefaults()
-	k, err := newKernel(opt.Namespace)
+	host, err := linux.OpenSwitch(linux.Options{Namespace: opt.Namespace})
 	if err != nil {
 		return nil, err
 	}
@@ -51,12 +51,12 @@ func Descriptors(opt Options) ([]*southbound.Descriptor, error) {
 		After:        opt.After,
 	})
 	if err != nil {
-		return nil, errors.Join(err, k.close())
+		return nil, errors.Join(err, host.Close())
 	}
 	s := &shared{
 		opt:      opt,
 		client:   newClient(opt),
-		kernel:   k,
+		kernel:   &kernel{host},
 		wires:    wires,
 		planner:  planner{opt: opt},
 		watchers: map[*kind]func(string){},
@@ -114,8 +114,8 @@ func (s *shared) network() *kind {
 				return err
 			}
 			return errors.Join(
-				s.kernel.setRoutes(without(before, after), s.planner.node.get(), false),
-				s.kernel.setRoutes(after, s.planner.node.get(), true),
+				s.kernel.RemoveRoutes(linkName, without(before, after)),
+				s.kernel.setRoutes(after, s.planner.node.get()),
 			)
 		},
 		ready: func(value proto.Message) (bool, error) {
@@ -126,7 +126,7 @@ func (s *shared) network() *kind {
 			if err != nil {
 				return err
 			}
-			return s.kernel.setRoutes(dst, s.planner.node.get(), false)
+			return s.kernel.RemoveRoutes(linkName, dst)
 		},
 		strays: s.strayHostRoutes,
 	}

@@ -63,8 +63,8 @@ func (s *shared) nodeKind() *kind {
 			}
 			s.planner.node.set(m)
 			if s.planner.hasMain() {
-				if err := s.kernel.prepareNIC(s.opt.Main.Name); err != nil {
-					return err
+				if err := s.kernel.Receive(s.opt.Main.Name); err != nil {
+					return fmt.Errorf("the network interface of VPP: %w", err)
 				}
 			}
 			return s.kernel.makeHostLink(m)
@@ -72,19 +72,22 @@ func (s *shared) nodeKind() *kind {
 		ready: func(value proto.Message) (bool, error) {
 			m, _ := value.(*kv.NodeNetwork)
 			if s.planner.hasMain() {
-				if ready, err := s.kernel.prepared(s.opt.Main.Name); err != nil || !ready {
+				if ready, err := s.kernel.Receives(s.opt.Main.Name); err != nil || !ready {
 					return false, err
 				}
 			}
 			return s.kernel.hostLinkComplete(m)
 		},
-		gone: func(context.Context, string, proto.Message) error { return s.kernel.removeHostLink() },
+		gone: func(context.Context, string, proto.Message) error { return s.kernel.Remove(hostLink(nil)) },
 		strays: func(wanted []southbound.Wanted[value]) (func() error, error) {
-			l, err := s.kernel.link(linkName)
-			if err != nil || l == nil || l.Attrs().Alias != nodeAlias || len(wanted) > 0 {
+			if len(wanted) > 0 {
+				return nil, nil
+			}
+			is, err := s.kernel.Has(hostLink(nil))
+			if err != nil || !is {
 				return nil, err
 			}
-			return s.kernel.removeHostLink, nil
+			return func() error { return s.kernel.Remove(hostLink(nil)) }, nil
 		},
 	}
 }
@@ -95,7 +98,7 @@ func (s *shared) findHosts(p *plan) (err error) {
 		if l.kind != packetLink {
 			continue
 		}
-		if l.hostID, err = s.kernel.index(l.hostName); err != nil {
+		if l.hostID, err = s.kernel.Index(l.hostName); err != nil {
 			return err
 		}
 	}
@@ -114,7 +117,7 @@ func hostRoutes(_ string, value proto.Message) ([]netip.Prefix, error) {
 
 // strayHostRoutes returns a function that removes the kernel's routes of no wanted network.
 func (s *shared) strayHostRoutes(wanted []southbound.Wanted[value]) (func() error, error) {
-	have, err := s.kernel.routes()
+	have, err := s.kernel.Routes(linkName)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +132,7 @@ func (s *shared) strayHostRoutes(wanted []southbound.Wanted[value]) (func() erro
 		return nil, nil
 	}
 	strays := slices.Collect(maps.Keys(have))
-	return func() error { return s.kernel.removeRoutes(strays) }, nil
+	return func() error { return s.kernel.RemoveRoutes(linkName, strays) }, nil
 }
 
 // hostRoutesComplete reports whether the kernel has the routes of a network.
@@ -138,7 +141,7 @@ func (s *shared) hostRoutesComplete(value proto.Message) (bool, error) {
 	if err != nil || len(want) == 0 || len(s.planner.node.get().GetHostInterconnectVpp()) == 0 {
 		return err == nil, err
 	}
-	have, err := s.kernel.routes()
+	have, err := s.kernel.Routes(linkName)
 	if err != nil {
 		return false, err
 	}

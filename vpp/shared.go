@@ -129,7 +129,7 @@ func (s *shared) noteUp() {
 
 // close ends the connection and closes the sockets. The objects stay.
 func (s *shared) close() error {
-	return errors.Join(s.client.close(), s.kernel.close())
+	return errors.Join(s.client.close(), s.kernel.Close())
 }
 
 // watch keeps the connection, and tells all descriptors after each new one that VPP may have

@@ -62,6 +62,7 @@ type hostLink struct {
 	peerNSID int32  // of the namespace of the other end, as the socket's namespace numbers it
 	kind     string
 	vxlan    vxlanForm // of a link of that kind
+	takesAll bool      // packets to each MAC address
 }
 
 // key returns the key of the value that the link belongs to, "" if the link is not ours or
@@ -108,6 +109,7 @@ func parseLink(b []byte) (hostLink, bool) {
 		master:   l.Master,
 		peerNSID: l.LowerNSID,
 		kind:     l.Kind,
+		takesAll: l.Promiscuous,
 	}
 	copy(link.mac[:], l.MAC)
 	if l.Kind == vxlanKind {

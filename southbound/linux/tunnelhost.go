@@ -87,16 +87,16 @@ func (h *tunnelHost) dress(link hostLink, plan linkPlan, addresses objects) erro
 	if err := h.socket.Run(plan.requests(link)); err != nil {
 		return err
 	}
-	return h.setAddresses(link, addresses)
+	return h.converge(link, addresses, h.addresses)
 }
 
-// setAddresses makes wanted the addresses of a link. It adds before it removes, so that a
-// family has an address all the time. It adds again what the kernel removes together with
-// the first IPv4 address of a prefix.
-func (h *tunnelHost) setAddresses(link hostLink, wanted objects) error {
+// converge makes wanted the objects of a link, of those that read returns. It adds before it
+// removes, so that a family has an address all the time. It adds again what the kernel removes
+// together with the first IPv4 address of a prefix.
+func (h *tunnelHost) converge(link hostLink, wanted objects, read func(hostLink) (*linkObjects, error)) error {
 	var left error
 	for range attempts {
-		have, err := h.addresses(link)
+		have, err := read(link)
 		if err != nil {
 			return err
 		}
