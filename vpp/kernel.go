@@ -75,13 +75,18 @@ func (k *kernel) hostLinkComplete(m *kv.NodeNetwork) (complete bool, err error) 
 
 // setRoutes makes the routes of the kernel to dst lead to VPP.
 func (k *kernel) setRoutes(dst []netip.Prefix, m *kv.NodeNetwork) error {
-	theirs, err := readEnds("host_interconnect_vpp", m.GetHostInterconnectVpp())
+	vpp, err := gateways(m)
 	if err != nil {
 		return err
 	}
-	var gateways []netip.Addr
+	return k.SetRoutes(linkName, dst, vpp)
+}
+
+// gateways returns the addresses of VPP on the link to the node's kernel.
+func gateways(m *kv.NodeNetwork) (all []netip.Addr, err error) {
+	theirs, err := readEnds("host_interconnect_vpp", m.GetHostInterconnectVpp())
 	for _, t := range theirs {
-		gateways = append(gateways, t.Addr())
+		all = append(all, t.Addr())
 	}
-	return k.SetRoutes(linkName, dst, gateways)
+	return all, err
 }

@@ -106,3 +106,40 @@ func TestDamageInTheKernelIsRepaired(t *testing.T) {
 		l.inspect(w)
 	}
 }
+
+// A route of the kernel to pods leads to VPP, and to no other gateway.
+func TestARouteOfTheKernelWithAnotherGatewayIsRepaired(t *testing.T) {
+	l := newLab(t)
+	w := l.values()
+	l.must(l.resync(w))
+	change := func(routes []netlink.Route) error {
+		for _, r := range routes {
+			if r.Gw == nil {
+				continue
+			}
+			r.Gw, r.Flags = net.IPv4(172, 30, 5, 99), int(netlink.FLAG_ONLINK)
+			return netlink.RouteReplace(&r)
+		}
+		return net.ErrClosed
+	}
+	l.must(l.host.Do(func() error {
+		link, err := netlink.LinkByName("vpp1")
+		if err != nil {
+			return err
+		}
+		routes, err := netlink.RouteList(link, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		return change(routes)
+	}))
+	routes := func() string {
+		text, err := l.host.Show("-4 route show dev vpp1")
+		l.must(err)
+		return text
+	}
+	l.Expect(routes()).To(ContainSubstring("172.30.5.99"))
+	l.must(l.resync(w))
+	l.Expect(routes()).NotTo(ContainSubstring("172.30.5.99"))
+	l.inspect(w)
+}

@@ -145,13 +145,13 @@ func (s *shared) hostRoutesComplete(value proto.Message) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	vpp, err := readAddrs("host_interconnect_vpp", s.planner.node.get().GetHostInterconnectVpp())
+	vpp, err := gateways(s.planner.node.get())
 	if err != nil {
 		return false, err
 	}
 	for _, p := range want {
-		reachable := slices.ContainsFunc(vpp, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
-		if reachable && !have[p.Masked()] {
+		i := slices.IndexFunc(vpp, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
+		if i >= 0 && have[p.Masked()] != vpp[i] {
 			return false, nil
 		}
 	}

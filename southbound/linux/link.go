@@ -157,6 +157,16 @@ func makeLink(s *rtnl.Socket, what, name string, body rtnl.Message) (link hostLi
 	return link, err
 }
 
+// removeLink removes a link, and the other end of a pair. A missing one is not an error.
+func removeLink(s *rtnl.Socket, link hostLink) error {
+	return s.Run([]*rtnl.Request{{
+		What:  "remove link " + link.name,
+		Kind:  unix.RTM_DELLINK,
+		Body:  ifinfo(link.index, 0, 0),
+		Allow: []unix.Errno{unix.ENODEV},
+	}})
+}
+
 // getLink returns the link of a name.
 func getLink(s *rtnl.Socket, name string) (l hostLink, found bool, err error) {
 	r := &rtnl.Request{

@@ -172,7 +172,7 @@ func (s *Switch) Remove(l SwitchLink) error {
 			return err
 		}
 		if found {
-			if err := s.host.removeLink(link); err != nil {
+			if err := removeLink(s.host.socket, link); err != nil {
 				return err
 			}
 		}
@@ -205,12 +205,12 @@ func (s *Switch) Receives(name string) (bool, error) {
 	return link.up && link.takesAll, err
 }
 
-// Routes returns the routes of ours over the near end of a pair.
-func (s *Switch) Routes(near string) (all map[netip.Prefix]bool, err error) {
+// Routes returns the gateways of the routes of ours over the near end of a pair.
+func (s *Switch) Routes(near string) (all map[netip.Prefix]netip.Addr, err error) {
 	routes, _, err := s.routes(near)
-	all = map[netip.Prefix]bool{}
+	all = map[netip.Prefix]netip.Addr{}
 	for _, r := range routes {
-		all[r.prefix] = true
+		all[r.prefix] = r.gateway
 	}
 	return all, err
 }

@@ -69,16 +69,6 @@ func (h *tunnelHost) marked(name, alias string, ours func(alias string) bool) (l
 	return link, true, nil
 }
 
-// removeLink removes a link. A missing one is not an error.
-func (h *tunnelHost) removeLink(link hostLink) error {
-	return h.socket.Run([]*rtnl.Request{{
-		What:  "remove link " + link.name,
-		Kind:  unix.RTM_DELLINK,
-		Body:  ifinfo(link.index, 0, 0),
-		Allow: []unix.Errno{unix.ENODEV},
-	}})
-}
-
 // dress gives a link its attributes and addresses, and sets it up.
 func (h *tunnelHost) dress(link hostLink, plan linkPlan, addresses objects) error {
 	if err := plan.writeSettings(link, h.within); err != nil {

@@ -214,7 +214,7 @@ func (v *vxlan) remove() error {
 	if err != nil {
 		return err
 	}
-	return v.host.removeLink(link)
+	return removeLink(v.host.socket, link)
 }
 
 // retrieve compares the link with a plan.

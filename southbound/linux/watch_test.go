@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cadastre/cadastre/api/kv"
+	"github.com/cadastre/cadastre/southbound"
 )
 
 // notices holds the keys that a descriptor has announced.
@@ -40,14 +41,9 @@ func (n *notices) take() map[string]bool {
 	return keys
 }
 
-// watcher tells of values that may not be complete any more.
-type watcher interface {
-	Watch(ctx context.Context, changed func(key string)) error
-}
-
 // watching runs Watch until the test ends. It returns after probe was announced, which changes
 // an object of key.
-func watching(t *testing.T, w watcher, key string, probe func()) *notices {
+func watching(t *testing.T, w *southbound.Descriptor, key string, probe func()) *notices {
 	t.Helper()
 	n := &notices{keys: map[string]bool{}}
 	ctx, stop := context.WithCancel(context.Background())

@@ -280,7 +280,7 @@ func (w *wires) find(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
 	case found && joined(link) && link.group != sweptGroup:
 		return link, nil
 	case found:
-		return hostLink{}, w.removeNow(link)
+		return hostLink{}, removeLink(w.host, link)
 	case !podFound:
 		return hostLink{}, nil
 	}
@@ -290,7 +290,7 @@ func (w *wires) find(p *wirePlan, ns *rtnl.Namespace) (hostLink, error) {
 	}
 	for _, l := range all {
 		if joined(l) && (l.detached() || l.key() == p.key) {
-			return hostLink{}, w.removeNow(l)
+			return hostLink{}, removeLink(w.host, l)
 		}
 	}
 	return hostLink{}, fmt.Errorf("%w: interface %s is in %s already", southbound.ErrForeign, p.podName, p.netns)
@@ -304,16 +304,6 @@ func (w *wires) podEnd(p *wirePlan, ns *rtnl.Namespace) (link hostLink, found bo
 	}
 	link, found, err = getLink(s, p.podName)
 	return link, found, errors.Join(err, s.Close())
-}
-
-// removeNow removes a pair of links at once.
-func (w *wires) removeNow(link hostLink) error {
-	return w.host.Run([]*rtnl.Request{{
-		What:  "remove the older link " + link.name,
-		Kind:  unix.RTM_DELLINK,
-		Body:  ifinfo(link.index, 0, 0),
-		Allow: []unix.Errno{unix.ENODEV},
-	}})
 }
 
 // repair makes a wire that is there like its plan. The attributes of a link come first: a

@@ -151,7 +151,7 @@ func (w *wireguard) remove() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.end(), w.host.removeLink(link))
+	return errors.Join(w.end(), removeLink(w.host.socket, link))
 }
 
 // retrieve compares the link and its keys with a plan.
