@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Cadastre Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linux has the descriptors of the southbound for the Linux kernel: they make the
+// Package linux has the kinds of the southbound for the Linux kernel: they make the
 // values true in one network namespace.
 //
 //	route/10.1.7.0/24       10.1.7.0/24 via 192.168.16.7 proto 202
@@ -24,13 +24,13 @@
 // # Own and foreign routes
 //
 // The routes of protocol 202 are own routes, whichever program made them: those of an
-// earlier agent are taken over. The descriptor changes no other route. If there is a
+// earlier agent are taken over. Their kind changes no other route. If there is a
 // foreign route to a destination in the same table, of any metric, its key fails with
 // southbound.ErrForeign. All routes to that destination stay, also an own route that was
-// there first. A new route is added with NLM_F_EXCL. To change one, the descriptor appends
+// there first. A new route is added with NLM_F_EXCL. To change one, their kind appends
 // the new route and then removes the old one by its protocol. So there is no moment without
-// a route, unless the old one has a form that the descriptor does not make and the kernel
-// cannot hold both. The descriptor also replaces nothing that may have become foreign. A
+// a route, unless the old one has a form that it does not make and the kernel
+// cannot hold both. It also replaces nothing that may have become foreign. A
 // foreign route of another metric that appears between the check and the change is noticed
 // at the next check only.
 //
@@ -84,10 +84,10 @@
 //
 // # Announcements
 //
-//	kernel -- route, nftables --> monitor --> Watch of each descriptor --> keys of damaged values
+//	kernel -- route, nftables --> monitor --> Watch of each kind --> keys of damaged values
 //
 // One rtnl.Monitor has a socket for links, addresses, neighbours, routes and rules, and one for
-// nftables. It decodes an announcement once. Each descriptor says which of its values the
+// nftables. It decodes an announcement once. Each kind says which of its values the
 // announcement damages. If announcements are lost, all values may be damaged.
 //
 // # Rights
